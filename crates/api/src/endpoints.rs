@@ -22,8 +22,13 @@ macro_rules! endpoints {
         Put (ns ParseJob SubmitJob)
             [job_parse (JobParseRequest) -> Value = job_writes::parse, "Turns the text of a job file \
         into a job."];
-    "/v1/jobs/statuses" () Get (ns ReadJob) [refused refused::job_statuses]
-        Put (ns ReadJob) [refused refused::job_statuses];
+    "/v1/jobs/statuses" ()
+        Get (handler "`read-job` in the namespace of the request, or of a job that the body names")
+            [job_statuses -> Vec<JobStatusRow> = job_statuses::read, "Shows how jobs are, the one that changed last \
+            first."]
+        Put (handler "`read-job` in the namespace of the request, or of a job that the body names")
+            [job_statuses_of (JobStatusesRequest) -> Vec<JobStatusRow> = job_statuses::read, "Shows how the jobs of \
+            the body are."];
     "/v1/validate/job" ()
         Put (handler "`read-job` in the namespace of the job")
             [job_validate (JobValidateRequest) -> JobValidateResponse = job_writes::validate, "Checks a job without \
@@ -46,8 +51,11 @@ macro_rules! endpoints {
             [job_deployment -> Option<Deployment> = jobs::latest_deployment, "Reads the latest deployment of a job."];
     "/v1/job/*id/summary" (id)
         Get (ns ReadJob) [job_summary -> JobSummary = jobs::summary, "Counts the allocations of a job."];
-    "/v1/job/*id/versions/:name/tag" (id name) Put (ns SubmitJob TagJobVersion) [refused refused::version_tags]
-        Delete (ns SubmitJob TagJobVersion) [refused refused::version_tags];
+    "/v1/job/*id/versions/:name/tag" (id name)
+        Put (ns SubmitJob TagJobVersion)
+            [job_tag (JobTagRequest) -> JobTagResponse = job_writes::tag, "Names a version of a job."]
+        Delete (ns SubmitJob TagJobVersion)
+            [job_untag -> Raw = job_writes::untag, "Takes a name away from a version."];
     "/v1/job/*id/versions" (id)
         Get (ns ReadJob) [job_versions -> JobVersions = jobs::versions, "Lists the versions of a job."];
     "/v1/job/*id/submission" (id)
@@ -81,7 +89,10 @@ macro_rules! endpoints {
         of a job."];
     "/v1/job/*id/actions" (id)
         Get (ns ReadJob) [job_actions -> Vec<Value> = jobs::actions, "Lists the actions of a job."];
-    "/v1/job/*id/action" (id) Get (ns AllocExec) [refused refused::action];
+    "/v1/job/*id/action" (id)
+        Get (handler "`alloc-exec` in the namespace of the allocation; also `alloc-node-exec` where the driver does \
+            not isolate tasks") [job_action -> Raw = exec::action, "Runs an action of a job in a task, over \
+            a websocket."];
     "/v1/job/*id" (id)
         Get (ns ReadJob) [job -> Job = jobs::get, "Reads a job."]
         Put (handler "`submit-job` or `register-job` in the namespace of the job; a mount of each host volume")
@@ -103,7 +114,9 @@ macro_rules! endpoints {
             [alloc_services -> Vec<ServiceRegistration> = services::of_alloc, "Lists the services of an allocation."];
     "/v1/allocation/:id" (id) Get (alloc ReadJob) [alloc -> AllocDetail = allocs::get, "Reads an allocation."];
     "/v1/evaluations" () Get (ns ReadJob) [evals -> Vec<Evaluation> = evals::list,
-        "Lists evaluations."] Delete (management) [refused refused::eval_delete];
+        "Lists evaluations."] Delete (management)
+            [evals_delete (EvalDeleteRequest) -> EvalDeleteResponse = evals::delete, "Deletes evaluations while \
+            none are worked off."];
     "/v1/evaluations/count" () Get (ns ReadJob) [eval_count -> Count = evals::count, "Counts evaluations."];
     "/v1/evaluation/:id/allocations" (id)
         Get (eval ReadJob)
@@ -160,6 +173,9 @@ macro_rules! endpoints {
     "/v1/node/:id/eligibility" (id)
         Put (node Write) [node_eligibility (NodeEligibilityRequest) -> NodeUpdateResponse
             = nodes::eligibility, "Makes a node eligible for scheduling, or not."];
+    "/v1/node/:id/preview" (id)
+        Get (node Read) [node_preview -> NodePreview = nodes::preview, "Shows what a drain or the loss of a node would \
+            do."];
     "/v1/node/:id/evaluate" (id)
         Put (node Write) [node_evaluate -> NodeUpdateResponse = nodes::evaluate, "Evaluates the jobs of a node again."];
     "/v1/node/:id/purge" (id)
@@ -265,6 +281,9 @@ macro_rules! endpoints {
     "/v1/agent/force-leave" ()
         Put (agent Write) [agent_force_leave -> Raw = agent::force_leave, "Forces no server to leave: a \
         cluster has one."];
+    "/v1/agent/features" ()
+        Get (open) [agent_features -> AgentFeatures = agent::features, "Tells what this release has and what it \
+            refuses."];
     "/v1/agent/health" ()
         Get (open) [agent_health -> Health = agent::health, "Reads the health of the agent and its loops."];
     "/v1/operator/recovery" ()

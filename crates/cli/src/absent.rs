@@ -2,19 +2,8 @@
 
 /// The words of a command, or of all that begin with them, and what is said about it.
 const ABSENT: &[(&[&str], &str)] = &[
-    (&["action"], ACTIONS),
     (&["alloc", "pause"], ENTERPRISE),
     (&["deployment", "unblock"], ENTERPRISE),
-    (
-        &["eval", "delete"],
-        "Evaluations cannot be deleted yet; the servers collect them when they are old, and `drover system gc` does \
-            at once.",
-    ),
-    (&["job", "action"], ACTIONS),
-    (
-        &["job", "tag"],
-        "Versions cannot be named yet; `drover job history` shows their numbers, `drover job revert` takes one.",
-    ),
     (&["license"], "Drover needs no licence."),
     (&["operator", "autopilot", "get-config"], NO_AUTOPILOT),
     (&["operator", "autopilot", "set-config"], NO_AUTOPILOT),
@@ -27,7 +16,6 @@ const ABSENT: &[(&[&str], &str)] = &[
     (&["operator", "gossip", "keyring", "list"], NO_GOSSIP),
     (&["operator", "gossip", "keyring", "remove"], NO_GOSSIP),
     (&["operator", "gossip", "keyring", "use"], NO_GOSSIP),
-    (&["operator", "metrics"], "`drover operator api /v1/metrics` prints them."),
     (&["operator", "raft", "info"], NO_RAFT),
     (&["operator", "raft", "logs"], NO_RAFT),
     (&["operator", "raft", "migrate-backend"], NO_RAFT),
@@ -43,10 +31,6 @@ const ABSENT: &[(&[&str], &str)] = &[
     ),
     (&["quota"], ENTERPRISE),
     (&["recommendation"], ENTERPRISE),
-    (
-        &["scaling"],
-        "`drover operator api /v1/scaling/policies` lists the policies, `drover job scale` changes a count.",
-    ),
     (&["sentinel"], ENTERPRISE),
     (
         &["server", "force-leave"],
@@ -55,7 +39,6 @@ const ABSENT: &[(&[&str], &str)] = &[
     ),
     (&["server", "join"], "Servers do not join each other: those with the same etcd and prefix are one cluster."),
     (&["setup"], "There is no integration with Consul or Vault that could be set up."),
-    (&["ui"], "The web UI is at /ui/ of every agent's address; no command opens it."),
     (
         &["volume"],
         "There are no CSI and no dynamic volumes yet. A node offers directories with `host_volume` in its \
@@ -63,7 +46,6 @@ const ABSENT: &[(&[&str], &str)] = &[
     ),
 ];
 
-const ACTIONS: &str = "Actions of tasks cannot be run yet; `drover exec JOB -- COMMAND` runs a command beside a task.";
 const ENTERPRISE: &str = "Only Nomad Enterprise has what it is for.";
 const NO_GOSSIP: &str =
     "Servers and nodes do not gossip: servers that share a store have one key, server.encrypt in their configuration.";
@@ -99,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_reason_is_told_for_every_word_below() {
-        assert!(reason(&["job"], "tag").is_some_and(|why| why.contains("job history")));
+        assert!(reason(&["operator"], "debug").is_some_and(|why| why.contains("agent-info")));
         assert!(reason(&["operator", "raft"], "info").is_some() && reason(&["operator", "raft"], "infos").is_none());
         assert_eq!(reason(&["job"], "var"), None);
     }

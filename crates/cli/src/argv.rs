@@ -9,6 +9,7 @@ pub(crate) const ALIASES: &[(&str, &[&str])] = &[
     ("alloc-status", &["alloc", "status"]),
     ("client-config", &["node", "config"]),
     ("eval-status", &["eval", "status"]),
+    ("action", &["job", "action"]),
     ("exec", &["alloc", "exec"]),
     ("fs", &["alloc", "fs"]),
     ("init", &["job", "init"]),

@@ -102,6 +102,10 @@ impl Conn {
         options.tls.skip_verify |= args.tls_skip_verify;
         Ok(Self(ApiClient::new(options)?))
     }
+    /// The agent's address.
+    pub(crate) fn address(&self) -> String {
+        self.0.address().to_string()
+    }
     /// To an address, whatever the environment says, with the certificates of an agent.
     pub(crate) fn to(address: &str, tls: Option<tls::Dialer>, token: Option<String>) -> Result<Self> {
         let token = token.unwrap_or_default();

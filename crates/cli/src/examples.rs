@@ -83,6 +83,12 @@ drover check remote -only manager-killed    replay one of them with the mock pro
         }
         ["driver", verb] => driver(verb)?,
         ["eval", verb] => eval(verb)?,
+        ["job", "tag", "apply"] => {
+            "\
+drover job tag apply -name good hello    name the newest version
+drover job tag apply -name good -version 3 hello    name another one"
+        }
+        ["job", "tag", "unset"] => "drover job tag unset -name good hello    take the name away",
         ["job", "periodic", "force"] => "drover job periodic force nightly    launch it now, whatever runs of it",
         ["job", verb] => job(verb)?,
         ["namespace", verb] => namespace(verb)?,
@@ -102,6 +108,14 @@ drover server members -detailed    include their tags"
         }
         ["tls", "ca", verb] => authority(verb)?,
         ["tls", "cert", verb] => certificate(verb)?,
+        ["scaling", "policy", "info"] => "drover scaling policy info 4f2a    show one policy",
+        ["scaling", "policy", "list"] => "drover scaling policy list -job web    list the policies of a job",
+        ["ui"] => {
+            "\
+drover ui    open the web UI
+drover ui -authenticate hello    open the page of job hello, logged in
+drover ui -show-url 4f2a    print the address of an allocation's page"
+        }
         ["var", verb] => var(verb)?,
         _ => return None,
     })
@@ -204,6 +218,11 @@ fn driver(verb: &str) -> Option<&'static str> {
 
 fn eval(verb: &str) -> Option<&'static str> {
     Some(match verb {
+        "delete" => {
+            "\
+drover eval delete 9b3e    delete an evaluation, while the broker is paused
+drover eval delete -filter 'Status==pending'    delete all that wait"
+        }
         "list" => {
             "\
 drover eval list -job hello    list the evaluations of a job
@@ -216,6 +235,12 @@ drover eval list -status blocked    list evaluations that wait for room"
 
 fn job(verb: &str) -> Option<&'static str> {
     Some(match verb {
+        "action" => {
+            "\
+drover action -job hello flush    run the action `flush` in the newest allocation
+drover action -job hello -alloc 4f2a flush    run it in this one"
+        }
+        "tag" => "drover job tag apply -name good hello    name the newest version",
         "allocs" => "drover job allocs hello    list the allocations of a job",
         "deployments" => "drover job deployments hello    list the deployments of a job",
         "dispatch" => {
@@ -348,6 +373,7 @@ drover operator api /v1/jobs    read any path of the API
 drover operator api -filter 'Status==running' /v1/jobs    filter by an expression
 drover operator api -X PUT /v1/system/gc    use another method"
         }
+        ["metrics"] => "drover operator metrics -format prometheus    print the metrics of an agent for Prometheus",
         ["autopilot", "health"] => {
             "\
 drover operator autopilot health    show how the servers and the members of their etcd are

@@ -20,6 +20,7 @@ const TEMPLATE: &str = "{about-with-newline}\n{usage-heading} {usage}\n\n{before
 const SHORT_FORMS: &str = "\
 Short forms:
   run, plan, validate, stop, start, inspect, init   as `drover job …`
+  action                                            as `drover job action`
   logs, exec, fs                                    as `drover alloc …`
   ps                                                as `drover job status`
 

@@ -104,6 +104,9 @@ enum Command {
     /// Work with remote tasks
     #[command(subcommand)]
     Remote(commands::remote::Command),
+    /// Show what autoscalers are told to do
+    #[command(subcommand)]
+    Scaling(commands::scaling::Command),
     /// Work with servers
     #[command(subcommand)]
     Server(commands::server::Command),
@@ -118,6 +121,8 @@ enum Command {
     /// Make and show certificates
     #[command(subcommand)]
     Tls(commands::tls::Command),
+    /// Open the web UI
+    Ui(commands::ui::Args),
     /// Work with variables
     #[command(subcommand)]
     Var(commands::var::Command),
@@ -183,10 +188,12 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                 Command::Operator(c) => commands::operator::run(c).await,
                 Command::Node(c) => commands::node::run(c).await,
                 Command::Remote(c) => commands::remote::run(c).await,
+                Command::Scaling(c) => commands::scaling::run(c).await,
                 Command::Server(c) => commands::server::run(c).await,
                 Command::Service(c) => commands::service::run(c).await,
                 Command::Status(args) => commands::status::run(args).await,
                 Command::System(c) => commands::system::run(c).await,
+                Command::Ui(args) => commands::ui::run(args).await,
                 Command::Var(c) => commands::var::run(c).await,
                 Command::Agent(_)
                 | Command::ArtifactFetch

@@ -207,6 +207,7 @@ impl Client {
         });
         let node = watch::Sender::new(Arc::new(node));
         let env = NodeEnv::new(node.subscribe(), &config.region, config.alloc_dir.clone(), inherited);
+        let of_requests = env.clone();
         let seeds = Seeds::from(seed);
         let artifacts = Artifacts {
             settings: config.artifacts.clone(),
@@ -419,6 +420,7 @@ impl Client {
             store,
             outbox,
             drivers,
+            env: of_requests,
             remote,
             lease,
             discovery,

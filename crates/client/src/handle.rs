@@ -13,6 +13,7 @@ use hooks::{
     task_api::{TaskApiServer, TaskApis},
 };
 use host::fingerprint::{self, Cpu};
+use host::node_env::NodeEnv;
 use model::{AllocId, Node, NodeId};
 use node_config::ClientConfig;
 use node_record::{
@@ -44,6 +45,7 @@ pub(crate) struct Inner {
     pub(crate) store: LocalStore,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) drivers: Arc<Drivers>,
+    pub(crate) env: NodeEnv,
     pub(crate) remote: RemoteManager,
     pub(crate) lease: Lease,
     pub(crate) discovery: Discovery,

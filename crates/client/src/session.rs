@@ -354,7 +354,7 @@ impl Session {
         let node = self.node.borrow_and_update().clone();
         let mut hello = Hello {
             node_id: node.id.to_string(),
-            secret_id: node.secret_id.clone(),
+            secret_id: node.secret_id.reveal().to_owned(),
             node_json: node_rpc::to_json(&*node),
             region: self.region.clone(),
             protocol: *node_rpc::PROTOCOLS.start(),

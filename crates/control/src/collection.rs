@@ -5,6 +5,7 @@
 //! ended.
 
 mod aging;
+pub mod by_hand;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 

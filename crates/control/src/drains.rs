@@ -8,6 +8,8 @@
 //!
 //! [`decide`] only marks allocations; the scheduler moves them.
 
+pub mod preview;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,

@@ -1,5 +1,7 @@
 //! Requests about jobs: register, stop, evaluate, revert, mark as stable, stop an allocation.
 
+pub mod tags;
+
 use std::sync::Arc;
 
 use model::{AllocId, ClientStatus, DesiredTransition, EvalId, Evaluation, Job, JobKey, StoreIndex, Trigger};

@@ -10,7 +10,6 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::Arc,
     time::Duration,
 };
 
@@ -69,10 +68,7 @@ pub fn acquire(
 ) -> Result<Decided<Written>, Refused> {
     check_namespace(state, key)?;
     let current = state.variable(key);
-    if current
-        .and_then(|variable| variable.lock.as_ref())
-        .is_some_and(|held| !Secret::same(&held.id, &lock.id) || !renewed)
-    {
+    if current.and_then(|variable| variable.lock.as_ref()).is_some_and(|held| held.id != lock.id || !renewed) {
         return Ok(Decided { batch: Batch::default(), answer: Written::Locked });
     }
     let kept = || current.map(|v| Sealed { key_id: v.key_id, data: v.data.clone() });
@@ -93,8 +89,8 @@ pub fn release(state: &State, stamp: Stamp, key: &VariableKey, id: &str) -> Deci
 
 /// Frees the variables whose lock is over. Those of which that does not hold any more stay as they are.
 #[must_use]
-pub fn free(state: &State, over: &[(VariableKey, Arc<str>)]) -> Batch {
-    let held = |(key, id): &(VariableKey, Arc<str>)| {
+pub fn free(state: &State, over: &[(VariableKey, Secret)]) -> Batch {
+    let held = |(key, id): &(VariableKey, Secret)| {
         let variable = state.variable(key).filter(|variable| variable.lock.as_ref().is_some_and(|l| l.id == *id))?;
         Some(Change::PutVariable(Box::new(Variable { lock: None, ..Variable::clone(variable) })))
     };
@@ -167,7 +163,7 @@ impl Locks {
 
     /// Gives the lock of that id its whole time again. False when the variable has no such lock, or its time is over.
     pub fn renew(&mut self, key: &VariableKey, id: &str, now: Boot) -> bool {
-        let Some(held) = self.held.get(key).filter(|held| Secret::same(&held.lock.id, id) && now < held.until) else {
+        let Some(held) = self.held.get(key).filter(|held| held.lock.id.matches(id) && now < held.until) else {
             return false;
         };
         let held = Held::new(&held.lock, now);
@@ -177,7 +173,7 @@ impl Locks {
 
     /// Locks whose delay is over, with their ids; no more than `most`.
     #[must_use]
-    pub fn over(&self, now: Boot, most: usize) -> Vec<(VariableKey, Arc<str>)> {
+    pub fn over(&self, now: Boot, most: usize) -> Vec<(VariableKey, Secret)> {
         let over = self.order.iter().take_while(|(free_at, _)| *free_at <= now).take(most);
         over.filter_map(|(_, key)| Some((key.clone(), self.held.get(key)?.lock.id.clone()))).collect()
     }

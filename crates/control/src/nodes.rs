@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use model::{
-    Allocation, Eligibility, EvalId, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, Secret, StoreIndex, Trigger,
+    Allocation, Eligibility, EvalId, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, StoreIndex, Trigger,
     node::NodeEvent,
 };
 use state::{ALL_NODE_POOL, Batch, Change, NodePool, State};
@@ -194,7 +194,7 @@ fn evals_of_loss(state: &State, lost: &[NodeId], stamp: Stamp, ids: &mut Ids<'_>
 /// # Errors
 /// When the registered node has another secret.
 pub fn has_its_secret(state: &State, node: &Node) -> Result<(), Refused> {
-    if state.node(node.id).is_none_or(|known| Secret::same(&known.secret_id, &node.secret_id)) {
+    if state.node(node.id).is_none_or(|known| known.secret_id == node.secret_id) {
         return Ok(());
     }
     Err(Refused::Invalid(format!(

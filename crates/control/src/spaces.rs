@@ -90,7 +90,8 @@ pub fn delete_namespace(
     if state.jobs_in(name, "").any(|job| job.status != job_status::DEAD) {
         uses.push(format!("namespace {shown:?} has non-terminal jobs in regions: [{region}]"));
     }
-    if state.allocs().any(|alloc| alloc.namespace == *name && !alloc.client_terminal()) {
+    // What is told to stop counts as gone, as with a stock server: whoever purges a job goes on with its namespace.
+    if state.allocs().any(|alloc| alloc.namespace == *name && !alloc.terminal()) {
         uses.push(format!("namespace {shown:?} has non-terminal allocations in regions: [{region}]"));
     }
     let from = VariableKey::new(name.clone(), "");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::{
-    Secret, StoreIndex,
+    StoreIndex,
     variables::{Variable, VariableKey, VariableLock},
 };
 use state::{Change, State};
@@ -147,7 +147,7 @@ pub(crate) fn check_namespace(state: &State, key: &VariableKey) -> Result<(), Re
 /// Whether a write with this id may pass the lock that stands on the variable; else what becomes of the write.
 pub(crate) fn passes(current: Option<&Variable>, id: Option<&str>) -> Result<(), Written> {
     match (current.and_then(|variable| variable.lock.as_ref()), id) {
-        (Some(lock), Some(id)) if Secret::same(&lock.id, id) => Ok(()),
+        (Some(lock), Some(id)) if lock.id.matches(id) => Ok(()),
         (Some(_), _) => Err(Written::Locked),
         // The writer believes that it holds a lock, and does not.
         (None, Some(_)) => Err(Written::Unlocked),

@@ -14,7 +14,7 @@ use host::{
 use lifecycle::alloc::machine::StartFailure;
 use model::{
     Task,
-    task::{LogConfig, VolumeMount},
+    task::{Action, LogConfig, VolumeMount},
 };
 use node_config::ClientConfig;
 
@@ -47,6 +47,13 @@ pub fn path_view(capabilities: &Capabilities) -> PathView {
         FsIsolation::Chroot => PathView::Chroot,
         FsIsolation::Image => PathView::Image,
     }
+}
+
+/// Command and arguments of an action, with what the task's environment has for `${…}`.
+#[must_use]
+pub fn action_command(env: &NodeEnv, of: TaskSpec<'_>, view: PathView, action: &Action) -> Vec<String> {
+    let vars = env.own_vars(of, &env.dirs(of.alloc.id).task(&of.task.name), view);
+    std::iter::once(&action.command).chain(&action.args).map(|text| interpolate(text, &vars)).collect()
 }
 
 /// Paths of the FIFOs (stdout, stderr) into which a collected task writes.

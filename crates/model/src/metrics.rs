@@ -1,6 +1,6 @@
 //! Why an allocation is where it is, and why it is not elsewhere.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
@@ -38,8 +38,26 @@ pub struct AllocMetric {
     pub score_meta_data: Vec<NodeScore>,
     /// Time it took, nanoseconds.
     pub allocation_time: i64,
+    /// Some of the nodes that could not be chosen, with what they lack. Nomad has no such field.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nodes_left_out: Vec<NodeLeftOut>,
     /// Further placements of the group that failed for the same reason.
     pub coalesced_failures: i64,
+}
+
+/// A node that could not be chosen.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NodeLeftOut {
+    /// Node.
+    #[serde(rename = "NodeID")]
+    pub node_id: NodeId,
+    /// Its name.
+    pub name: Arc<str>,
+    /// The rule that it breaks, or the resource that it lacks.
+    pub reason: String,
+    /// It meets the rules and has no room.
+    pub exhausted: bool,
 }
 
 /// The score of one node.

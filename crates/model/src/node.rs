@@ -9,6 +9,7 @@ use crate::{
     ids::{NodeId, StoreIndex, TimestampNs},
     map::Map,
     resources::{NodeReserved, NodeResources},
+    secret::Secret,
 };
 
 /// Fingerprinted facts by name. Names and most values are the same on many nodes and may share their memory; see
@@ -50,7 +51,7 @@ pub struct Node {
     pub id: NodeId,
     /// Proof of identity.
     #[serde(rename = "SecretID")]
-    pub secret_id: String,
+    pub secret_id: Secret,
     /// Datacenter.
     #[serde(rename = "Datacenter")]
     pub datacenter: String,

@@ -387,7 +387,7 @@ pub struct RemoteTask {
     pub restart_charges: RestartCharges,
     /// Hand-overs so far.
     pub handovers: u64,
-    /// Why the last change happened, newest last, at most ten.
+    /// What happened and why, newest last, at most fifty.
     #[serde(deserialize_with = "exact")]
     pub history: Vec<RemoteEvent>,
     /// Index of its creation.
@@ -404,8 +404,45 @@ pub struct RemoteEvent {
     pub time: TimestampNs,
     /// Epoch then.
     pub epoch: u64,
+    /// What kind of change.
+    pub kind: RemoteEventKind,
+    /// The node that managed the task before, where that has changed; nil = none.
+    #[serde(skip_serializing_if = "is_nil")]
+    pub from: NodeId,
+    /// The node that manages it from then on; nil = none.
+    #[serde(skip_serializing_if = "is_nil")]
+    pub to: NodeId,
     /// What and why.
     pub message: Text,
+}
+
+fn is_nil(id: &NodeId) -> bool {
+    id.is_nil()
+}
+
+/// The kind of a [`RemoteEvent`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RemoteEventKind {
+    /// Something else, as the message says.
+    #[default]
+    Note,
+    /// An incarnation is committed, for its first manager.
+    Began,
+    /// Another node manages it, straight from the one before.
+    Handover,
+    /// A node manages it, after nobody did.
+    Adopted,
+    /// Nobody manages it.
+    Unmanaged,
+    /// It was ordered to stop.
+    Stopping,
+    /// Its manager has seen it in another state.
+    Observed,
+    /// Its manager cannot tell its state.
+    Unknown,
+    /// Its end is counted.
+    Ended,
 }
 
 /// A node's role for a slot.
@@ -648,12 +685,14 @@ mod tests {
             r#""Verdict":{"Kind":"Active"},"Result":{"Code":1,"Signal":0,"OomKilled":false,"Reason":"r","At":4,"Vanished":false},"#,
             r#""Next":null,"StopReason":"s","Unhealthy":"u","ProviderId":"i","Attributes":{"host":"far","pid":"7"},"Address":"a","#,
             r#""PortMap":{"http":80},"StartedAt":6,"Waiting":"w","Restarts":7,"RestartWindowStart":8,"RestartsInWindow":9,"Handovers":10,"#,
-            r#""History":[{"Time":11,"Epoch":1,"Message":"running"}],"CreateIndex":12,"ModifyIndex":13}"#
+            r#""History":[{"Time":11,"Epoch":1,"Kind":"observed","Message":"running"}],"CreateIndex":12,"ModifyIndex":13}"#
         );
         let record: RemoteTask = serde_json::from_str(json).unwrap();
         assert_eq!(serde_json::to_string(&record).unwrap(), json);
         let older: RemoteTask = serde_json::from_str(&json.replace(r#""Waiting":"w","#, "")).unwrap();
         assert_eq!(older, RemoteTask { waiting: Text::default(), ..record.clone() }, "from before it was told");
+        let older: RemoteTask = serde_json::from_str(&json.replace(r#""Kind":"observed","#, "")).unwrap();
+        assert_eq!(older.history[0].kind, RemoteEventKind::Note, "from before events had kinds");
         assert_eq!((record.attributes.get("pid").map(String::as_str), record.port_map["http"]), (Some("7"), 80));
         let handle = record.handle.as_ref().unwrap();
         assert_eq!(

@@ -43,13 +43,7 @@ impl Secret {
     /// Whether it is this text.
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {
-        Self::same(&self.0, text)
-    }
-    /// Whether two secrets that are kept as plain texts are the same: as [`Secret::matches`], for secrets of nodes and
-    /// ids of locks, which only their owners know.
-    #[must_use]
-    pub fn same(one: &str, other: &str) -> bool {
-        one.as_bytes().ct_eq(other.as_bytes()).into()
+        self.0.as_bytes().ct_eq(text.as_bytes()).into()
     }
 }
 

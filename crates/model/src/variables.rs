@@ -8,6 +8,7 @@ use uuid::Uuid;
 use crate::{
     go_duration::GoDuration,
     ids::{Namespace, StoreIndex, TimestampNs},
+    secret::Secret,
 };
 
 /// Where a variable is.
@@ -28,27 +29,17 @@ impl VariableKey {
 }
 
 /// A lock that somebody holds on a variable.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct VariableLock {
     /// What its holder shows: whoever knows it holds the lock.
     #[serde(rename = "ID")]
-    pub id: Arc<str>,
+    pub id: Secret,
     /// The holder has to renew it within twice that time.
     #[serde(rename = "TTL")]
     pub ttl: GoDuration,
     /// How long nobody gets the lock after that.
     pub lock_delay: GoDuration,
-}
-
-/// Without its id, which opens the lock.
-impl std::fmt::Debug for VariableLock {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("VariableLock")
-            .field("ttl", &self.ttl)
-            .field("lock_delay", &self.lock_delay)
-            .finish_non_exhaustive()
-    }
 }
 
 /// A variable as the state has it: its items are encrypted.

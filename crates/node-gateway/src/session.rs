@@ -303,7 +303,7 @@ fn check(gateway: &Gateway, hello: Hello) -> Result<Node, Farewell> {
             "the node gives no secret; it makes one at its first start and keeps it in its data directory",
         ));
     }
-    node.secret_id = hello.secret_id;
+    node.secret_id = hello.secret_id.into();
     Ok(node)
 }
 

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use model::NodeId;
+use model::{NodeId, Secret};
 use uuid::Uuid;
 
 use crate::{
@@ -23,7 +23,7 @@ pub struct Identity {
     /// The node's id.
     pub node_id: NodeId,
     /// Secret that proves the id.
-    pub secret_id: String,
+    pub secret_id: Secret,
 }
 
 /// Reads the identity, or makes and stores one.
@@ -35,13 +35,13 @@ pub async fn load(store: &LocalStore) -> Result<Identity, StoreError> {
     if let (Some(id), Some(secret_id)) = (read("node_id").and_then(|t| t.parse::<NodeId>().ok()), read("secret_id"))
         && !id.is_nil()
     {
-        return Ok(Identity { node_id: id, secret_id });
+        return Ok(Identity { node_id: id, secret_id: secret_id.into() });
     }
-    let identity = Identity { node_id: NodeId(Uuid::new_v4()), secret_id: Uuid::new_v4().to_string() };
+    let identity = Identity { node_id: NodeId(Uuid::new_v4()), secret_id: Uuid::new_v4().to_string().into() };
     store
         .commit(vec![
             Write::Meta("node_id", identity.node_id.to_string()),
-            Write::Meta("secret_id", identity.secret_id.clone()),
+            Write::Meta("secret_id", identity.secret_id.reveal().to_owned()),
         ])
         .await?;
     Ok(identity)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::shapes::{AgentSelf, Health, HealthPart, Members};
+use api::shapes::{AgentFeatures, AgentSelf, Health, HealthPart, Members};
 use http::StatusCode;
 use model::NodeStatus;
 use serde_json::{Value, json};
@@ -182,6 +182,24 @@ pub(crate) async fn schedulers(ctx: Ctx) -> Result<Reply, HttpError> {
         })
         .collect();
     ctx.plain(&json!({"server_id": server.cluster_id().to_string(), "schedulers": workers}))
+}
+
+/// What a client can know of this release before it tries: which endpoints say only why they are not there, and what is
+/// switched on.
+pub(crate) async fn features(ctx: Ctx) -> Result<Reply, HttpError> {
+    let refused = crate::endpoints()
+        .flat_map(|endpoint| endpoint.verbs.into_iter().map(move |verb| (verb, endpoint.pattern)))
+        .filter(|(verb, _)| verb.refused)
+        .map(|(verb, pattern)| format!("{} {}", verb.method, pattern.replace('*', ":")))
+        .collect();
+    let options = &ctx.app.options;
+    ctx.plain(&AgentFeatures {
+        version: options.version.clone(),
+        acl: ctx.app.authority.is_some(),
+        prometheus: options.prometheus,
+        ui: options.ui,
+        refused,
+    })
 }
 
 pub(crate) async fn regions(ctx: Ctx) -> Result<Reply, HttpError> {

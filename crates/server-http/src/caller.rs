@@ -171,6 +171,13 @@ impl Unchecked {
         &self.0
     }
 
+    /// The same request under another path, with the parts of that.
+    pub(crate) fn renamed(self, path: &str, params: Vec<(&'static str, String)>) -> Result<Self, HttpError> {
+        let uri: http::Uri = path.parse().map_err(HttpError::internal)?;
+        let query = api::query::Query::parse(uri.query().unwrap_or_default())?;
+        Ok(Self(Ctx { uri, query, params, ..self.0 }))
+    }
+
     /// The request, if its caller may.
     pub(crate) fn check(self, need: &Need<'_>) -> Result<Ctx, HttpError> {
         self.0.caller.check(need)?;

@@ -26,6 +26,7 @@ use crate::{
     caller::{Caller, denied, token},
     compress,
     guard::Guard,
+    job_statuses,
     needs::{Asked, Needs},
     reply::{HttpError, Reply},
     request::{App, Ctx, Sender},
@@ -250,8 +251,17 @@ async fn answer(app: &Arc<App>, request: Request<Body>, about: About) -> Result<
         upgrade,
     };
     // Rights may change while a query waits for a change of what it reads.
-    let waits = app.authority.is_some() && ctx.method == Method::GET && !ctx.query.text("index").is_empty();
-    let again = waits.then(|| ctx.once_more());
+    let by_body = route.pattern == job_statuses::PATTERN;
+    let waits =
+        app.authority.is_some() && (ctx.method == Method::GET || by_body) && !ctx.query.text("index").is_empty();
+    let (ctx, again) = if waits && by_body {
+        let body = ctx.bytes().await?;
+        let again = ctx.once_more().with_body(Body::from(body.clone()));
+        (ctx.with_body(Body::from(body)), Some(again))
+    } else {
+        let again = waits.then(|| ctx.once_more());
+        (ctx, again)
+    };
     let guarded = async |ctx| {
         app.answering.guarded(run(ctx)).await.unwrap_or_else(|said| {
             tracing::error!(pattern = route.pattern, said, "a handler of the HTTP API has panicked");

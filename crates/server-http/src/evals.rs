@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use api::shapes::{AllocListStub, Count, EvalDetail, EvalStub, eval_detail};
+use api::filter::Filter;
+use api::shapes::{AllocListStub, Count, EvalDeleteRequest, EvalDeleteResponse, EvalDetail, EvalStub, eval_detail};
 use model::{EvalId, Evaluation, eval::EvalStatus};
 use state::{State, Table};
 use uuid::Uuid;
@@ -11,7 +12,7 @@ use crate::{
     caller::READS_JOBS,
     pages,
     reply::{HttpError, Reply},
-    request::{Ctx, uuid_prefix},
+    request::{Ctx, uuid, uuid_prefix},
 };
 
 /// Most evaluations of a chain that are shown as related.
@@ -74,6 +75,47 @@ pub(crate) async fn count(ctx: Ctx) -> Result<Reply, HttpError> {
         ctx.read(index, &Count { count })
     })
     .await
+}
+
+/// Most ids of one request.
+const MAX_DELETED: usize = 7281;
+/// Evaluations of one commit.
+const AT_ONCE: usize = 1000;
+
+/// Deletes evaluations: these, or those that pass a filter.
+pub(crate) async fn delete(ctx: Ctx) -> Result<Reply, HttpError> {
+    let request: EvalDeleteRequest = ctx.json().await?;
+    let (ids, filter) = (request.eval_ids, request.filter);
+    if ids.is_empty() == filter.is_empty() {
+        return Err(HttpError::bad_request("evals are deleted by their ids or by a filter: name one of both"));
+    }
+    if ids.len() > MAX_DELETED {
+        return Err(HttpError::bad_request(format_args!(
+            "{} evals are named, and one request deletes at most {MAX_DELETED}",
+            ids.len()
+        )));
+    }
+    let server = ctx.server();
+    if filter.is_empty() {
+        let ids: Vec<EvalId> = ids.iter().map(|id| uuid(id, "eval").map(EvalId)).collect::<Result<_, HttpError>>()?;
+        let done = server.delete_evals(ids, true).await?;
+        return ctx.written(done.index, &EvalDeleteResponse { count: done.evals, index: done.index });
+    }
+    let filter = Filter::parse(&filter).map_err(|e| HttpError::bad_request(format_args!("filter: {e}")))?;
+    let state = server.snapshot();
+    let mut found = Vec::new();
+    for eval in state.evals() {
+        if filter.matches(eval).map_err(api::paging::PageError::from)? {
+            found.push(eval.id);
+        }
+    }
+    // Asked once even for none: a broker that works is told.
+    let mut done = EvalDeleteResponse::default();
+    for ids in found.chunks(AT_ONCE).map(<[EvalId]>::to_vec).chain(found.is_empty().then(Vec::new)) {
+        let some = server.delete_evals(ids, false).await?;
+        done = EvalDeleteResponse { count: done.count + some.evals, index: some.index };
+    }
+    ctx.written(done.index, &done)
 }
 
 fn not_found() -> HttpError {

@@ -28,9 +28,18 @@ pub(crate) async fn stream(ctx: Unchecked) -> Result<Reply, HttpError> {
         .number("index")
         .map_err(|_| HttpError::bad_request("Unable to parse index: it must be an unsigned integer"))?;
     let mut filter = filter(ctx.said())?;
+    let payloads = match ctx.said().query.text("payload") {
+        "" => true,
+        "none" => false,
+        other => {
+            return Err(HttpError::bad_request(format_args!(
+                "payload={other}: the only value is none, for no payloads"
+            )));
+        }
+    };
     let namespace = ctx.said().query.namespace();
     let ctx = ctx.filtering(|caller| permit(&mut filter, caller, namespace.as_str()))?;
-    let watch = Watch { app: ctx.app.clone(), token: token(&ctx.headers).to_owned() };
+    let watch = Watch { app: ctx.app.clone(), payloads, token: token(&ctx.headers).to_owned() };
     let server = ctx.server().clone();
     let subscription = server.subscribe(filter, index.unwrap_or(0));
     let heartbeat = ctx.app.options.event_heartbeat;
@@ -62,7 +71,7 @@ async fn next(
     let stopping = server.stopping();
     let line = tokio::select! {
         // Both are cancel safe: nothing is lost when the other one wins.
-        batch = subscription.next() => line(&watch.permitted(batch?)?),
+        batch = subscription.next() => line(&watch.permitted(batch?)?, watch.payloads),
         () = tokio::time::sleep(heartbeat) => Ok(Bytes::from_static(b"{}\n")),
         () = stopping.cancelled() => return None,
     };
@@ -99,6 +108,8 @@ fn permit(filter: &mut EventFilter, caller: &Caller, namespace: &str) -> bool {
 #[derive(Clone)]
 struct Watch {
     app: Arc<App>,
+    /// Whether events bring their objects.
+    payloads: bool,
     token: String,
 }
 
@@ -158,17 +169,31 @@ struct EventView<'a> {
     namespace: &'a Namespace,
     filter_keys: Vec<&'a str>,
     index: u64,
-    payload: Box<RawValue>,
+    /// None = the client has asked for none.
+    payload: Option<Box<RawValue>>,
 }
 
-fn line(batch: &EventBatch) -> Result<Bytes, go_json::Error> {
-    let events = batch.events.iter().map(view).collect::<Result<_, _>>()?;
+fn line(batch: &EventBatch, payloads: bool) -> Result<Bytes, go_json::Error> {
+    let events = batch.events.iter().map(|event| view(event, payloads)).collect::<Result<_, _>>()?;
     let mut bytes = go_json::to_vec(&BatchView { index: batch.index, events }, false)?;
     bytes.push(b'\n');
     Ok(bytes.into())
 }
 
-fn view(event: &Event) -> Result<EventView<'_>, go_json::Error> {
+fn view(event: &Event, payloads: bool) -> Result<EventView<'_>, go_json::Error> {
+    let payload = if payloads { Some(payload(event)?) } else { None };
+    Ok(EventView {
+        topic: event.topic.as_str(),
+        kind: event.kind,
+        key: &event.key,
+        namespace: &event.namespace,
+        filter_keys: event.filter_keys.iter().map(|k| &**k).collect(),
+        index: event.index,
+        payload,
+    })
+}
+
+fn payload(event: &Event) -> Result<Box<RawValue>, go_json::Error> {
     let object = match &event.payload {
         Payload::Job(job) => go_json::to_string(job, false)?,
         Payload::Evaluation(eval) => go_json::to_string(&api::shapes::eval_detail(eval), false)?,
@@ -187,14 +212,5 @@ fn view(event: &Event) -> Result<EventView<'_>, go_json::Error> {
     };
     // Nomad names this one object otherwise than its topic.
     let name = if event.topic == Topic::AclAuthMethod { "AuthMethod" } else { event.topic.as_str() };
-    let payload = RawValue::from_string(format!("{{\"{name}\":{object}}}")).map_err(go_json::Error::Encode)?;
-    Ok(EventView {
-        topic: event.topic.as_str(),
-        kind: event.kind,
-        key: &event.key,
-        namespace: &event.namespace,
-        filter_keys: event.filter_keys.iter().map(|k| &**k).collect(),
-        index: event.index,
-        payload,
-    })
+    RawValue::from_string(format!("{{\"{name}\":{object}}}")).map_err(go_json::Error::Encode)
 }

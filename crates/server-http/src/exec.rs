@@ -1,29 +1,33 @@
 //! An exec session that cannot be: what is wrong is said in the web socket, where clients of such a session read it.
 
 use std::{
+    fmt::Write as _,
     sync::{Arc, PoisonError},
     time::Duration,
 };
 
 use access::{Capability, Need};
-use api::client::Gate;
+use api::{client::Gate, query::percent_encode};
 use axum::extract::{
     FromRequestParts as _, WebSocketUpgrade,
     ws::{CloseFrame, Message, WebSocket, close_code},
 };
 use http::{Request, header::UPGRADE};
 
-use model::Allocation;
+use model::{AllocId, Allocation};
 
 use crate::{
     caller::{Caller, DENIED, Unchecked, token},
     proxy,
     reply::{HttpError, Reply},
-    request::Ctx,
+    request::{Ctx, uuid},
 };
 
 /// How long the person's end may take for what it says before and after the refusal.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The parameter that holds the job of which the allocation has to be.
+const OF_JOB: &str = "job";
 
 /// Drivers whose tasks see all of their node.
 const NOT_ISOLATED: &[&str] = &["raw_exec"];
@@ -50,6 +54,41 @@ pub(crate) async fn exec(ctx: Unchecked) -> Result<Reply, HttpError> {
     passed_on(ctx.behind(gate)).await
 }
 
+/// A session of a command that the job gives a name: the node takes the command from the allocation's job.
+pub(crate) async fn action(ctx: Unchecked) -> Result<Reply, HttpError> {
+    let said = ctx.said();
+    let asked = |name: &str| match said.query.text(name) {
+        "" => Err(HttpError::bad_request(format_args!(
+            "missing required parameter {name:?}: an action needs action, task and allocID"
+        ))),
+        text => Ok(text.to_owned()),
+    };
+    let parsed = || {
+        let (name, task, alloc) = (asked("action")?, asked("task")?, asked("allocID")?);
+        Ok((name, task, AllocId(uuid(&alloc, "alloc")?)))
+    };
+    let (name, task, id) = match parsed() {
+        Ok(parsed) => parsed,
+        Err(wrong) => {
+            // What is wrong with a request is told to whoever may make such a one.
+            let namespace = said.query.namespace();
+            let any_of: &[Capability] = &[Capability::AllocExec];
+            ctx.check(&Need::Namespace { namespace: namespace.as_str(), any_of })?;
+            return Err(wrong);
+        }
+    };
+    let mut path =
+        format!("/v1/client/allocation/{id}/exec?action={}&task={}", percent_encode(&name), percent_encode(&task));
+    for name in ["tty", "ws_handshake", "namespace"] {
+        let value = said.query.text(name);
+        if !value.is_empty() {
+            let _ = write!(path, "&{name}={}", percent_encode(value));
+        }
+    }
+    let job = said.param("id").to_owned();
+    exec(ctx.renamed(&path, vec![("alloc", id.to_string()), (OF_JOB, job)])?).await
+}
+
 /// What a command in this task needs: one that no driver keeps apart from its node is a command on the node.
 fn capabilities(alloc: Option<&Arc<Allocation>>, task: &str) -> &'static [Capability] {
     const NODE: &[Capability] = &[Capability::AllocExec, Capability::AllocNodeExec];
@@ -59,11 +98,13 @@ fn capabilities(alloc: Option<&Arc<Allocation>>, task: &str) -> &'static [Capabi
 }
 
 async fn passed_on(ctx: Ctx) -> Result<Reply, HttpError> {
-    let unknown = ctx.server().snapshot().alloc(ctx.alloc_id("alloc")?).is_none();
-    if !unknown || !ctx.headers.contains_key(UPGRADE) {
-        return proxy::by_alloc(ctx).await;
-    }
-    let why = format!("Unknown allocation {:?}", ctx.param("alloc"));
+    let (state, job) = (ctx.server().snapshot(), ctx.param(OF_JOB));
+    let why = match state.alloc(ctx.alloc_id("alloc")?) {
+        _ if !ctx.headers.contains_key(UPGRADE) => return proxy::by_alloc(ctx).await,
+        Some(alloc) if job.is_empty() || alloc.job_id == job => return proxy::by_alloc(ctx).await,
+        Some(_) => format!("Allocation {:?} is not one of job {job:?}", ctx.param("alloc")),
+        None => format!("Unknown allocation {:?}", ctx.param("alloc")),
+    };
     answer(ctx, close_code::POLICY, why).await
 }
 

@@ -6,13 +6,18 @@ use access::{Capability, HostVolumeCapability, Need};
 use api::shapes::{
     AllocListStub, IndexResponse, JobDeregisterResponse, JobDispatchRequest, JobDispatchResponse, JobEvaluateRequest,
     JobParseRequest, JobPlanRequest, JobPlanResponse, JobRegisterRequest, JobRegisterResponse, JobRevertRequest,
-    JobStabilityRequest, JobSubmission, JobValidateRequest, JobValidateResponse, PeriodicForceResponse,
-    PlanAnnotations, ScaleRequest, eval_detail,
+    JobStabilityRequest, JobSubmission, JobTagRequest, JobTagResponse, JobValidateRequest, JobValidateResponse,
+    PeriodicForceResponse, PlanAnnotations, ScaleRequest, eval_detail,
 };
-use model::{Job, Namespace, dispatch::Dispatch, job::job_type};
+use http::StatusCode;
+use model::{
+    Job, Namespace,
+    dispatch::Dispatch,
+    job::{VersionTag, job_type},
+};
 use server::{
     error::{ErrorClass, Refused, ServerError},
-    requests::{DeregisterJob, DispatchJob, EvalCreated, PlanJob, RegisterJob, ScaleJob, Submission},
+    requests::{DeregisterJob, DispatchJob, EvalCreated, PlanJob, RegisterJob, ScaleJob, Submission, TagVersion},
 };
 
 use crate::{
@@ -199,6 +204,27 @@ pub(crate) async fn stable(ctx: Ctx) -> Result<Reply, HttpError> {
         .await
         .map_err(as_internal)?;
     ctx.written(index, &IndexResponse { index })
+}
+
+pub(crate) async fn tag(ctx: Ctx) -> Result<Reply, HttpError> {
+    let request: JobTagRequest = ctx.json().await?;
+    if request.latest && request.version != 0 {
+        return Err(HttpError::bad_request("Version and Latest name two versions: leave one of them out"));
+    }
+    let request = TagVersion {
+        key: ctx.job_key(),
+        name: ctx.param("name").to_owned(),
+        description: request.description,
+        version: (!request.latest).then_some(request.version),
+    };
+    let (tag, index) = ctx.server().tag_job_version(request).await.map_err(as_internal)?;
+    let VersionTag { name, description, tagged_time } = tag;
+    ctx.written(index, &JobTagResponse { name, description, tagged_time })
+}
+
+pub(crate) async fn untag(ctx: Ctx) -> Result<Reply, HttpError> {
+    let index = ctx.server().untag_job_version(ctx.job_key(), ctx.param("name").to_owned()).await;
+    Ok(Reply::empty(StatusCode::OK).written_at(index.map_err(as_internal)?))
 }
 
 pub(crate) async fn scale(ctx: Ctx) -> Result<Reply, HttpError> {

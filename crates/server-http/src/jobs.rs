@@ -163,17 +163,25 @@ pub(crate) async fn latest_deployment(ctx: Ctx) -> Result<Reply, HttpError> {
 pub(crate) async fn versions(ctx: Ctx) -> Result<Reply, HttpError> {
     let key = ctx.job_key();
     let diffs = ctx.query.bool("diffs")?;
-    if !ctx.query.text("diff_tag").is_empty() {
-        return Err(HttpError::unsupported("diff_tag", "versions cannot be tagged; use diff_version"));
-    }
     let against: Option<u64> = ctx.query.number("diff_version")?;
+    let tag = ctx.query.text("diff_tag");
+    if against.is_some() && !tag.is_empty() {
+        return Err(HttpError::bad_request("diff_version and diff_tag name two versions: leave one of them out"));
+    }
     let (state, index) = ctx.watch_table(Table::JobVersions).await?;
     let versions: Vec<Arc<Job>> = state.job_versions(&key).cloned().collect();
     if versions.is_empty() {
         return Err(HttpError::not_found("job versions not found").read_at(index));
     }
     let diffs = if diffs {
+        let tagged = |job: &&Arc<Job>| job.version_tag.as_ref().is_some_and(|of| of.name == tag);
         let base = match against {
+            None if !tag.is_empty() => Some(
+                versions
+                    .iter()
+                    .find(tagged)
+                    .ok_or_else(|| HttpError::internal(format_args!("tag {tag:?} not found")))?,
+            ),
             None => None,
             Some(v) => Some(
                 state.job_version(&key, v).ok_or_else(|| HttpError::internal(format_args!("version {v} not found")))?,

@@ -32,6 +32,7 @@ mod event_stream;
 mod exec;
 mod explain;
 mod guard;
+mod job_statuses;
 mod job_writes;
 mod jobs;
 mod keyring;

@@ -1,18 +1,18 @@
 //! Nodes and node pools.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use access::{Need, NodePoolCapability};
 use api::{
     paging::page,
     shapes::{
         AllocDetail, IntroductionRequest, IntroductionToken, NodeDrainRequest, NodeEligibilityRequest, NodeListStub,
-        NodePoolView, NodeUpdateResponse, node_detail,
+        NodePoolView, NodePreview, NodeUpdateResponse, PreviewedAlloc, node_detail,
     },
 };
 use http::StatusCode;
-use model::{Eligibility, Node, NodeId, node::Attributes};
-use server::requests::{DrainNode, NodeChanged};
+use model::{Eligibility, GoDuration, Node, NodeId, Secret, node::Attributes};
+use server::requests::{Affected, DrainNode, Fate, Happens, NodeChanged};
 use state::{ALL_NODE_POOL, NodePool, Table};
 use uuid::Uuid;
 
@@ -69,7 +69,7 @@ async fn list_where(ctx: Ctx, wanted: impl Fn(&Node) -> bool + Send + 'static) -
     let (state, index) = ctx.watch_table(Table::Nodes).await?;
     ctx.beside(move |ctx| {
         // The secret takes no part in filters either.
-        let shown = |n: &Arc<Node>| Node { secret_id: String::new(), ..(**n).clone() };
+        let shown = |n: &Arc<Node>| Node { secret_id: Secret::none(), ..(**n).clone() };
         let rows = |from: Option<Uuid>, reverse| state.nodes_onward(from.map(NodeId), reverse).map(shown);
         let page = pages::by_id(&options, &prefix, rows, |n| n.id.0, wanted)?;
         let stubs: Vec<NodeListStub> = page.rows.iter().map(|n| stub(n, resources, os)).collect();
@@ -96,6 +96,50 @@ pub(crate) async fn allocations(ctx: Ctx) -> Result<Reply, HttpError> {
     let list: Vec<AllocDetail> =
         state.allocs_by_node(id).filter(|a| wanted(a)).map(|a| allocs::detail(&state, a, &times)).collect();
     ctx.read(index, &list)
+}
+
+/// What a drain or the loss of a node would do. Nothing is changed.
+pub(crate) async fn preview(ctx: Ctx) -> Result<Reply, HttpError> {
+    let id = ctx.node_id("id")?;
+    let event = ctx.query.text("event").to_owned();
+    let happens = match event.as_str() {
+        "drain" => Happens::Drain { ignore_system_jobs: ctx.query.bool("ignore_system_jobs")? },
+        "lost" => Happens::Lost,
+        other => return Err(HttpError::bad_request(format_args!("event={other}: use drain or lost"))),
+    };
+    let (state, found) = ctx.server().preview_node(id, happens).await?;
+    let namespace = ctx.query.get("namespace").map_or_else(|| "*".into(), |_| ctx.query.namespace());
+    let visible = ctx.visible_where(&state, namespace, |namespace| Need::Namespace { namespace, any_of: READS_JOBS });
+    let row = |affected: Affected| {
+        let next = affected.next.and_then(|id| state.node(id));
+        PreviewedAlloc {
+            id: affected.alloc.id,
+            namespace: affected.alloc.namespace.clone(),
+            job_id: affected.alloc.job_id.clone(),
+            task_group: affected.alloc.task_group.to_string(),
+            name: affected.alloc.name.to_string(),
+            fate: fate(affected.fate).to_owned(),
+            next_node_id: affected.next.unwrap_or_default(),
+            next_node_name: next.map(|node| node.name.to_string()).unwrap_or_default(),
+            failure: affected.failure,
+        }
+    };
+    let allocs = found.into_iter().filter(|found| visible.shows(&found.alloc.namespace)).map(row).collect();
+    let config = ctx.server().config();
+    let after = if happens == Happens::Lost { config.lease + config.lease_margin } else { Duration::ZERO };
+    let after = GoDuration::from(after);
+    ctx.read(state.latest_index(), &NodePreview { node_id: id, event, after, allocs })
+}
+
+fn fate(fate: Fate) -> &'static str {
+    match fate {
+        Fate::HandedOver => "handed over",
+        Fate::Unmanaged => "unmanaged",
+        Fate::Moved => "moved",
+        Fate::Waits => "waits",
+        Fate::Ends => "ends",
+        Fate::Stays => "stays",
+    }
 }
 
 fn changed(ctx: &Ctx, change: &NodeChanged) -> Result<Reply, HttpError> {

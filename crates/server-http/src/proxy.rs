@@ -198,8 +198,8 @@ pub(crate) async fn forward(ctx: Ctx, node_id: NodeId) -> Result<Reply, HttpErro
 /// whoever answers at the node's address.
 fn vouch(request: &mut Request<Body>, node: &Node, who: &AclCaller) {
     let (now, path) = (jiff::Timestamp::now().as_second(), request.uri().path_and_query().map_or("/", |p| p.as_str()));
-    let pass = pass::pass(&node.secret_id, now, request.method(), path);
-    let caller = pass::caller(&node.secret_id, now, request.method(), path, who);
+    let pass = pass::pass(node.secret_id.reveal(), now, request.method(), path);
+    let caller = pass::caller(node.secret_id.reveal(), now, request.method(), path, who);
     for name in [TOKEN, AUTHORIZATION, pass::PASS_NODE] {
         request.headers_mut().remove(name);
     }

@@ -17,10 +17,7 @@ macro_rules! unsupported {
 }
 
 unsupported! {
-    job_statuses: "/v1/jobs/statuses", "poll /v1/jobs with index=N instead";
-    version_tags: "tagging job versions", "refer to versions by number";
     volumes: "volumes and CSI plugins", "use host volumes of the node's configuration";
-    action: "actions of jobs", "run the command with alloc exec";
     monitor_export: "the agent's older log", "read its log_file or its journal; /v1/agent/monitor follows the log \
         from now on";
     debug: "profiling over HTTP", "use the system's profilers on the agent's process";
@@ -33,7 +30,6 @@ unsupported! {
         operator snapshot restore`; for servers that share an etcd stop all of them, and run it with -config and \
         another server.prefix";
     upgrade_check: "upgrade checks", "there is nothing to migrate from";
-    eval_delete: "deleting evaluations", "they are collected when they are old; /v1/system/gc does it at once";
     deployment_unblock: "unblocking deployments", "they wait for other regions, and there is one";
 }
 

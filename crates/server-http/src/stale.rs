@@ -12,6 +12,7 @@ use crate::routes;
 /// The endpoints whose GET needs nothing but the state.
 const FROM_STATE: &[&str] = &[
     "/v1/jobs",
+    "/v1/jobs/statuses",
     "/v1/job/*id/allocations",
     "/v1/job/*id/evaluations",
     "/v1/job/*id/deployments",
@@ -92,7 +93,9 @@ mod tests {
         "/v1/client/allocation/:alloc/gc",
         "/v1/client/allocation/:alloc/checks",
         "/v1/client/allocation/:alloc/exec",
+        "/v1/job/*id/action",
         "/v1/client/allocation/:alloc/snapshot",
+        "/v1/node/:id/preview",
         "/v1/client/identity",
         "/v1/client/stats",
         "/v1/client/audit",
@@ -104,6 +107,7 @@ mod tests {
         "/v1/agent/self",
         "/v1/agent/members",
         "/v1/agent/servers",
+        "/v1/agent/features",
         "/v1/agent/health",
         "/v1/operator/recovery",
         "/v1/agent/monitor",

@@ -42,7 +42,11 @@ fn stub(variable: &Variable) -> VariableView {
 
 /// The lock of a variable, for those who may see its id.
 fn lock(variable: &Variable) -> Option<LockView> {
-    variable.lock.as_ref().map(|lock| LockView { id: lock.id.to_string(), ttl: lock.ttl, lock_delay: lock.lock_delay })
+    variable.lock.as_ref().map(|lock| LockView {
+        id: lock.id.reveal().to_owned(),
+        ttl: lock.ttl,
+        lock_delay: lock.lock_delay,
+    })
 }
 
 /// A variable without its items. Who knows the id of a lock holds it, so only those see it who may do everything.

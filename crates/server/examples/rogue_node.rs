@@ -50,7 +50,7 @@ async fn play() -> Result<(), Failure> {
     let (tx, rx) = mpsc::channel::<FromNode>(8);
     let hello = Hello {
         node_id: node.id.to_string(),
-        secret_id: node.secret_id.clone(),
+        secret_id: node.secret_id.reveal().to_owned(),
         node_json: to_json(&node),
         region: "global".to_owned(),
         protocol: *PROTOCOLS.start(),

@@ -326,7 +326,8 @@ fn event_of(change: &Changed, index: StoreIndex) -> Option<Event> {
             (Topic::Evaluation, text(&eval.id), eval.namespace.clone(), keys, Payload::Evaluation(eval.clone()))
         }
         Object::Alloc(alloc) => {
-            let keys = vec![alloc.job_id.0.clone(), text(&alloc.deployment_id)];
+            // The node is not a key of Nomad's; a page of one node follows what happens on it.
+            let keys = vec![alloc.job_id.0.clone(), text(&alloc.deployment_id), text(&alloc.node_id)];
             (Topic::Allocation, text(&alloc.id), alloc.namespace.clone(), keys, Payload::Allocation(alloc.clone()))
         }
         Object::Deployment(d) => (

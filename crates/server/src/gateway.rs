@@ -344,7 +344,7 @@ mod tests {
         Node {
             id: NodeId(Uuid::from_u128(1)),
             name: name.into(),
-            secret_id: "secret".to_owned(),
+            secret_id: "secret".into(),
             datacenter: "dc1".into(),
             ..Node::default()
         }

@@ -4,11 +4,14 @@
 use std::collections::BTreeMap;
 
 pub use control::{
-    collection::Collected,
+    collection::{Collected, by_hand::Deleted},
     deployments::{DeploymentChanged, SetHealth},
     dispatch::{DispatchJob, Dispatched},
-    drains::DrainNode,
-    jobs::{DeregisterJob, EvalCreated, RegisterJob},
+    drains::{
+        DrainNode,
+        preview::{Affected, Fate, Happens},
+    },
+    jobs::{DeregisterJob, EvalCreated, RegisterJob, tags::TagVersion},
     nodes::NodeChanged,
     plan::{PlanJob, PlanPreview},
     scaling::ScaleJob,

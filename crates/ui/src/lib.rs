@@ -54,6 +54,7 @@ const FILES: &[(&str, &str, &[u8])] = files![
     JS "pages/cluster.js",
     JS "pages/jobs.js",
     JS "pages/places.js",
+    JS "pages/variables.js",
     JS "vendor/hooks.js",
     JS "vendor/htm.js",
     JS "vendor/preact.js",

@@ -15,8 +15,9 @@ test("addresses of Nomad's web UI lead to the same objects", () => {
     assert.deepEqual(found, { page: "job", id, namespace: "prod", tab: "versions" });
   }
   assert.equal(parse(slotHref("default/j.g[0]/t")).id, "default/j.g[0]/t");
-  assert.deepEqual(parse(variableHref("nomad/jobs/a", "prod")), { page: "variable", id: "nomad/jobs/a", namespace: "prod" });
-  assert.deepEqual(parse("/ui/variables/var/nomad/jobs/a@prod"), { page: "variable", id: "nomad/jobs/a", namespace: "prod" });
+  for (const path of [variableHref("nomad/jobs/a", "prod"), "/ui/variables/var/nomad/jobs/a@prod"]) {
+    assert.deepEqual(parse(path), { page: "variable", id: "nomad/jobs/a", namespace: "prod" });
+  }
   assert.deepEqual(parse("/ui/variables/path/nomad/jobs"), { page: "variables", id: "nomad/jobs" });
   assert.equal(parse("/ui/nonsense").page, "missing");
 });
@@ -30,6 +31,8 @@ test("spans and reasons", () => {
   assert.deepEqual([span(900), span(61000), span(90000000)], ["1 s", "1 min 1 s", "1 d 1 h"]);
   assert.match(unplaced({ QuotaExhausted: ["cpu of namespace dev: 9 of 9 MHz in use"] }).join(), /limit reached: cpu of/);
   assert.match(unplaced({ NodesEvaluated: 2, DimensionExhausted: { cpu: 2 } }).join(), /2 without enough cpu/);
+  const left = [{ Name: "a", Reason: "cpu" }, { Name: "b", Reason: "memory" }];
+  assert.match(unplaced({ DimensionExhausted: { cpu: 3 }, NodesLeftOut: left }).join(), /3 without enough cpu \(a …\)/);
   assert.match(unplaced({}).join(), /no node is ready/);
 });
 
@@ -43,7 +46,8 @@ test("a killed manager is a gap and a new lane", () => {
 
 test("a diff is told line by line", async () => {
   const { lines } = await import("../web/lib/diff.js");
-  const told = (diff) => lines(diff).map((l) => `${l.mark}${" ".repeat(l.depth)}${l.name}${l.text && `: ${l.text}`}${l.note && ` (${l.note})`}`);
+  const told = (diff) => lines(diff).map((l) =>
+    `${l.mark}${" ".repeat(l.depth)}${l.name}${l.text && `: ${l.text}`}${l.note && ` (${l.note})`}`);
   assert.deepEqual(told(null), []);
   assert.deepEqual(told({ Type: "None" }), []);
   assert.deepEqual(told({ Type: "Edited", Fields: [{ Type: "None", Name: "Same", Old: "1", New: "1" },

@@ -1,12 +1,14 @@
 // The shell: navigation, theme, keys, and which page is shown.
 import { render } from "./vendor/preact.js";
 import { useEffect, useState } from "./vendor/hooks.js";
+import { setToken, write } from "./lib/api.js";
 import { html } from "./lib/html.js";
 import { Title } from "./lib/parts.js";
 import { parse } from "./lib/routes.js";
 import { Evaluations, Job, Jobs, Run } from "./pages/jobs.js";
-import { NewVariable, Servers, Services, Topology, Variable, Variables } from "./pages/cluster.js";
+import { Servers, Services, Topology } from "./pages/cluster.js";
 import { Allocation, Client, Clients, Login, Remote, Slot } from "./pages/places.js";
+import { NewVariable, Variable, Variables } from "./pages/variables.js";
 
 const Missing = () => html`<${Title}>There is no such page<//><p><a href="/ui/jobs">Jobs</a></p>`;
 const PAGES = { jobs: Jobs, run: Run, job: Job, allocation: Allocation, clients: Clients, client: Client, remote: Remote,
@@ -68,4 +70,21 @@ function App() {
     <main id="main"><${PAGES[route.page]} ...${route} key=${route.page + (route.id ?? "")} /></main>`;
 }
 
+/** A link of `drover ui -authenticate` brings a token that is good for one exchange: it leaves the address first. */
+async function admitted() {
+  const url = new URL(location.href);
+  const secret = url.searchParams.get("ott");
+  if (!secret) return;
+  url.searchParams.delete("ott");
+  history.replaceState(null, "", url.pathname + url.search);
+  try {
+    const { Token } = await write("/v1/acl/token/onetime/exchange", { OneTimeSecretID: secret });
+    setToken(Token.SecretID);
+  } catch {
+    // It has been used, or its ten minutes are over: the page says what may be seen without it, and how to log in.
+    history.replaceState(null, "", "/ui/settings/tokens?expired=true");
+  }
+}
+
+await admitted();
 render(html`<${App} />`, document.getElementById("app"));

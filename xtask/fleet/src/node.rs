@@ -44,7 +44,7 @@ pub(crate) struct Server {
 pub(crate) fn simulated(number: u32) -> Node {
     let mut node = Node {
         id: NodeId(uuid::Uuid::from_u128(0x5ca1_e000_0000_4000_8000_0000_0000_0000 + u128::from(number))),
-        secret_id: format!("secret of node {number}"),
+        secret_id: format!("secret of node {number}").into(),
         datacenter: format!("dc{}", 1 + number % 2),
         name: format!("simulated-{number}").into(),
         pool: "default".to_owned(),
@@ -119,7 +119,7 @@ fn report(told: &Told) -> Option<AllocClientUpdate> {
 pub(crate) async fn run(server: Arc<Server>, node: Node, seen: Arc<Seen>, greetings: Arc<Semaphore>) {
     let hello = Hello {
         node_id: node.id.to_string(),
-        secret_id: node.secret_id.clone(),
+        secret_id: node.secret_id.reveal().to_owned(),
         node_json: to_json(&node),
         region: "global".to_owned(),
         protocol: *PROTOCOLS.start(),

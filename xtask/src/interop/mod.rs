@@ -199,7 +199,8 @@ const CHECKS: &[Check] = &[
     ),
     (
         "vault",
-        "tasks log in to an OpenBao by their identity: secrets in templates, updates, renewals, an outage, revocation",
+        "tasks log in to an OpenBao by their identity: secrets in templates, updates, renewals, an outage, revocation; \
+            its transit engine wraps the root key",
         vault::check,
     ),
     (
@@ -217,7 +218,8 @@ const CHECKS: &[Check] = &[
     ),
     (
         "stock-e2e",
-        "the stock end-to-end tests that need no cloud, unedited, with the stock command line and with ours",
+        "the stock end-to-end tests that need no cloud, unedited, with the stock command line against agents with ACLs \
+            on, and with ours",
         stock_e2e::check,
     ),
     (
@@ -225,7 +227,7 @@ const CHECKS: &[Check] = &[
         "the acceptance tests of the Terraform provider, unedited, with a real Terraform, against an agent with ACLs",
         terraform::check,
     ),
-    ("stock-cli", "Nomad's own command line works with a Drover agent", stock_cli::check),
+    ("stock-cli", "Nomad's own command line works with a Drover agent, also with ACLs on", stock_cli::check),
     (
         "stock-tls",
         "certificates of nomad tls for our agents with the stock command line, certificates of drover tls for a stock \

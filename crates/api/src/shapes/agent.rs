@@ -183,3 +183,21 @@ pub struct NodePoolView {
 fn unset(ttl: &GoDuration) -> bool {
     ttl.nanos() == 0
 }
+
+/// `GET /v1/agent/features`: what this release has, for clients that hide what it has not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct AgentFeatures {
+    /// Release of the agent.
+    pub version: String,
+    /// Requests need rights.
+    #[serde(rename = "ACL")]
+    pub acl: bool,
+    /// Metrics come in Prometheus' format as well.
+    pub prometheus: bool,
+    /// The web UI is served.
+    #[serde(rename = "UI")]
+    pub ui: bool,
+    /// Endpoints that answer only with the reason why they are not there, as `METHOD PATH`.
+    pub refused: Vec<String>,
+}

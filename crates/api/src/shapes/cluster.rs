@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    ClusterId, DrainSpec, Eligibility, EvalId, GenerationId, Map, Node, NodeId, NodeStatus, SchedulerConfig,
-    StoreIndex, TimestampNs,
+    AllocId, AllocMetric, ClusterId, DrainSpec, Eligibility, EvalId, GenerationId, GoDuration, JobId, Map, Namespace,
+    Node, NodeId, NodeStatus, SchedulerConfig, Secret, StoreIndex, TimestampNs,
     node::{Attributes, DriverInfo, HostVolume},
     resources::{NodeReserved, NodeResources},
 };
@@ -75,7 +75,7 @@ pub struct NodeExtra {
 #[must_use]
 pub fn node_detail(node: &Node) -> NodeDetail {
     let drain = node.drain.is_some();
-    With::new(Node { secret_id: String::new(), ..node.clone() }, NodeExtra { drain })
+    With::new(Node { secret_id: Secret::none(), ..node.clone() }, NodeExtra { drain })
 }
 
 /// `PUT /v1/node/:id/drain`.
@@ -461,4 +461,48 @@ pub enum ReloadOutcome {
     Kept,
     /// It does not run.
     Failed,
+}
+
+/// `GET /v1/node/:id/preview`: what would become of a node's allocations.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NodePreview {
+    /// Node.
+    #[serde(rename = "NodeID")]
+    pub node_id: NodeId,
+    /// What would happen: `drain` or `lost`.
+    pub event: String,
+    /// For `lost`: how long after the last sign of life it counts as lost, at the latest.
+    pub after: GoDuration,
+    /// Its allocations that the caller may see.
+    pub allocs: Vec<PreviewedAlloc>,
+}
+
+/// An allocation in a [`NodePreview`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct PreviewedAlloc {
+    /// Id.
+    #[serde(rename = "ID")]
+    pub id: AllocId,
+    /// Namespace.
+    pub namespace: Namespace,
+    /// Job.
+    #[serde(rename = "JobID")]
+    pub job_id: JobId,
+    /// Group.
+    pub task_group: String,
+    /// Name.
+    pub name: String,
+    /// `handed over` and `unmanaged`: it only manages remote tasks, which go on. `moved`, `waits` and `ends`: its tasks
+    /// are interrupted. `stays`: nothing happens to it.
+    pub fate: String,
+    /// The node that takes over; nil = none.
+    #[serde(rename = "NextNodeID")]
+    pub next_node_id: NodeId,
+    /// Its name.
+    pub next_node_name: String,
+    /// Why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<AllocMetric>,
 }

@@ -314,6 +314,51 @@ pub struct JobStabilityRequest {
     pub stable: bool,
 }
 
+/// `PUT /v1/job/:id/versions/:name/tag`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobTagRequest {
+    /// Version.
+    pub version: u64,
+    /// The newest version instead; `version` is 0 then.
+    pub latest: bool,
+    /// Free text.
+    pub description: String,
+}
+
+/// Answer to a [`JobTagRequest`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobTagResponse {
+    /// Name.
+    pub name: String,
+    /// Free text.
+    pub description: String,
+    /// When the version got it.
+    pub tagged_time: TimestampNs,
+}
+
+/// `DELETE /v1/evaluations`: one or the other.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct EvalDeleteRequest {
+    /// These; all of them or none.
+    #[serde(rename = "EvalIDs")]
+    pub eval_ids: Vec<String>,
+    /// Those that pass the filter, but for what is still needed.
+    pub filter: String,
+}
+
+/// Answer to an [`EvalDeleteRequest`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct EvalDeleteResponse {
+    /// How many are gone.
+    pub count: usize,
+    /// Index of the last commit.
+    pub index: StoreIndex,
+}
+
 /// Answer with nothing but an index.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]

@@ -113,8 +113,8 @@ impl Forward {
     /// nothing of that.
     fn vouched(&self, request: &Request) -> Option<AclCaller> {
         let shown = |name| request.headers().get(name).and_then(|shown: &HeaderValue| shown.to_str().ok());
-        let (node, pass) = (self.node.as_ref()?, shown(pass::PASS)?);
-        let (secret, now, method) = (&node.node().secret_id, now_s(), request.method());
+        let (node, pass) = (self.node.as_ref()?.node(), shown(pass::PASS)?);
+        let (secret, now, method) = (node.secret_id.reveal(), now_s(), request.method());
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
         let caller = || pass::caller_of(secret, now, method, path, shown(pass::CALLER)?);
         pass::admits(secret, now, method, path, pass).then(|| caller().unwrap_or_default())

@@ -8,7 +8,8 @@ use std::{
 
 use anyhow::{Result, bail};
 use api::{
-    call,
+    Call, call,
+    call::Raw,
     client::ExecSocket,
     shapes::{ExecInput, ExecIo, TtySize},
 };
@@ -22,6 +23,7 @@ use super::{
     ApiArgs,
     resolve::{Intent, Operand, allocation, only_task},
 };
+use crate::conn::Conn;
 
 /// Signs of life while nobody types.
 const HEARTBEAT: Duration = Duration::from_secs(10);
@@ -40,6 +42,19 @@ pub(crate) struct Args {
     /// Choose an allocation of this task group
     #[arg(long)]
     group: Option<String>,
+    #[command(flatten)]
+    session: Session,
+    /// An allocation id or its prefix, or a job name for the job's newest running allocation
+    #[arg(value_name = "ALLOC|JOB")]
+    id: String,
+    /// Command and arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    command: Vec<String>,
+}
+
+/// What this terminal is to the command.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Session {
     /// Pass standard input to the command
     #[arg(short, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true,
         default_missing_value = "true", value_name = "BOOL")]
@@ -51,26 +66,32 @@ pub(crate) struct Args {
     /// Escape character: at the start of a line, followed by a dot, it ends the session; "none" disables it
     #[arg(short, default_value = "~", value_name = "CHARACTER")]
     escape: String,
-    /// An allocation id or its prefix, or a job name for the job's newest running allocation
-    #[arg(value_name = "ALLOC|JOB")]
-    id: String,
-    /// Command and arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
-    command: Vec<String>,
+}
+
+impl Session {
+    /// Whether the command gets a terminal.
+    pub(crate) fn tty(&self) -> Result<bool> {
+        let terminals = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+        let tty = self.tty.unwrap_or(terminals && self.interactive);
+        if tty && !self.interactive {
+            bail!("-t needs -i: a terminal without input is of no use");
+        }
+        self.escape()?;
+        Ok(tty)
+    }
+
+    fn escape(&self) -> Result<Option<u8>> {
+        match self.escape.as_bytes() {
+            b"none" => Ok(None),
+            [one] => Ok(Some(*one)),
+            _ => bail!("-e takes one character or \"none\", not {:?}", self.escape),
+        }
+    }
 }
 
 /// Runs the command; its exit code becomes ours.
 pub(crate) async fn run(args: Args) -> Result<ExitCode> {
-    let escape = match args.escape.as_bytes() {
-        b"none" => None,
-        [one] => Some(*one),
-        _ => bail!("-e takes one character or \"none\", not {:?}", args.escape),
-    };
-    let terminals = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    let tty = args.tty.unwrap_or(terminals && args.interactive);
-    if tty && !args.interactive {
-        bail!("-t needs -i: a terminal without input is of no use");
-    }
+    let tty = args.session.tty()?;
     let conn = args.api.conn()?;
     let operand = Operand { text: &args.id, job: args.job, group: args.group.as_deref(), intent: Intent::Enter };
     let alloc = allocation(&conn, operand).await?;
@@ -83,10 +104,16 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
         .with("tty", tty)
         .with("command", serde_json::to_string(&args.command)?)
         .in_namespace(&alloc.namespace);
-    let mut socket = conn.exec(exec).await?;
+    attached(&conn, exec, &args.session, tty).await
+}
+
+/// Opens the session that a call asks for, with this terminal as its own.
+pub(crate) async fn attached(conn: &Conn, call: Call<Raw>, with: &Session, tty: bool) -> Result<ExitCode> {
+    let escape = with.escape()?;
+    let mut socket = conn.exec(call).await?;
     // Given back on every way out of this function.
     let raw = if tty && std::io::stdin().is_terminal() { Some(RawTerminal::enter()?) } else { None };
-    let code = session(&mut socket, args.interactive, raw.is_some(), escape.filter(|_| raw.is_some())).await;
+    let code = session(&mut socket, with.interactive, raw.is_some(), escape.filter(|_| raw.is_some())).await;
     drop(raw);
     code
 }

@@ -1,12 +1,12 @@
-//! `drover eval status|list`.
+//! `drover eval delete|status|list`.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
-use api::call;
+use api::{call, shapes::EvalDeleteRequest};
 use model::Evaluation;
 
-use super::{ApiArgs, Page, Shape, find_by_prefix};
+use super::{ApiArgs, Page, Shape, confirm, find_by_prefix};
 use crate::{
     conn::Conn,
     output::{self, Table, lower},
@@ -16,6 +16,20 @@ use crate::{
 /// Verbs.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
+    /// Delete evaluations with their allocations, while the broker is paused
+    Delete {
+        #[command(flatten)]
+        api: ApiArgs,
+        /// Those that pass this filter, but for what is still needed
+        #[arg(long, conflicts_with = "ids")]
+        filter: Option<String>,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+        /// Their ids, or prefixes of them
+        #[arg(value_name = "ID", required_unless_present = "filter")]
+        ids: Vec<String>,
+    },
     /// List evaluations
     List {
         #[command(flatten)]
@@ -48,6 +62,7 @@ pub(crate) enum Command {
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
+        Command::Delete { api, filter, yes, ids } => delete(&api.conn()?, filter, &ids, yes).await,
         Command::List { api, shape, page, job, status } => {
             list(&api.conn()?, &shape, &page, job.as_deref(), status.as_deref()).await
         }
@@ -60,6 +75,42 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             }
             show(&conn, &shape, eval.id.to_string()).await
         }
+    }
+}
+
+/// Deletes evaluations after it has asked.
+async fn delete(conn: &Conn, filter: Option<String>, ids: &[String], yes: bool) -> Result<ExitCode> {
+    let mut request = EvalDeleteRequest { filter: filter.unwrap_or_default(), ..EvalDeleteRequest::default() };
+    for id in ids {
+        request.eval_ids.push(find(conn, id).await?.id.to_string());
+    }
+    let count = match request.eval_ids.len() {
+        0 => conn.ask(call::eval_count().with("filter", &request.filter).in_namespace("*")).await?.count,
+        named => named,
+    };
+    if count == 0 {
+        output::line("No evaluation passes the filter");
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !yes && !confirm(&format!("Are you sure you want to delete {}?", evaluations(count)))? {
+        output::line("Cancelled: nothing is deleted");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let done = conn.ask(call::evals_delete(&request)).await?;
+    output::line(&format!("Successfully deleted {}", evaluations(done.count)));
+    if done.count < count {
+        output::line(&format!(
+            "{} stay: they are still needed, or others were faster",
+            evaluations(count - done.count)
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn evaluations(count: usize) -> String {
+    match count {
+        1 => "1 evaluation".to_owned(),
+        _ => format!("{count} evaluations"),
     }
 }
 

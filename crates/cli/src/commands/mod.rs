@@ -36,6 +36,7 @@ mod node_drain;
 mod node_identity;
 mod node_meta;
 mod node_pool;
+mod node_preview;
 pub(crate) mod operator;
 mod operator_keyring;
 mod operator_recover;
@@ -45,6 +46,7 @@ pub(crate) mod placement;
 mod promotion;
 pub(crate) mod remote;
 mod resolve;
+pub(crate) mod scaling;
 pub(crate) mod server;
 pub(crate) mod service;
 mod signals;
@@ -54,6 +56,7 @@ mod stats;
 pub(crate) mod status;
 pub(crate) mod system;
 pub(crate) mod tls;
+pub(crate) mod ui;
 pub(crate) mod var;
 mod var_lock;
 mod var_lock_guard;
@@ -191,6 +194,18 @@ fn one_of<T>(
             bail!("{count} {what} ids start with {prefix:?}; give more of the id:\n{table}")
         }
     }
+}
+
+/// Asks on a terminal; where there is none, the answer is an instruction.
+pub(crate) fn confirm(question: &str) -> Result<bool> {
+    use std::io::{BufRead, IsTerminal};
+    if !std::io::stdin().is_terminal() {
+        bail!("{question} Cannot ask without a terminal; use -yes");
+    }
+    crate::output::ask(&format!("{question} [y/N]"));
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 #[cfg(test)]

@@ -126,6 +126,9 @@ pub(crate) struct Status {
     /// Add a column with the number of allocations
     #[arg(long)]
     allocs: bool,
+    /// Show what becomes of the node's allocations if it is lost
+    #[arg(long, conflicts_with_all = ["short", "stats", "quiet"])]
+    if_lost: bool,
     /// Add a column with the operating system
     #[arg(long)]
     os: bool,
@@ -285,6 +288,17 @@ async fn status(args: Status) -> Result<ExitCode> {
 }
 
 async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
+    if args.if_lost {
+        let call = call::node_preview(node.id).with("event", "lost");
+        if args.shape.format.wanted() {
+            return conn.show(&args.shape.format, call).await;
+        }
+        let preview = conn.ask(call).await?;
+        let after = preview.after;
+        output::line(&format!("If {} ({}) is not heard from for {after}:", node.id.short(), node.name));
+        super::node_preview::show(conn, &preview).await;
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.shape.format.wanted() {
         return conn.show(&args.shape.format, call::node(node.id)).await;
     }
@@ -384,6 +398,7 @@ impl Command {
             short: false,
             stats: false,
             allocs: false,
+            if_lost: false,
             os: false,
             quiet: false,
             page: Page::default(),

@@ -10,7 +10,7 @@ use api::{
 };
 use model::{AllocId, Allocation, DrainSpec, GoDuration, IncarnationId, Node, NodeId};
 
-use super::{ApiArgs, resolve::node_or_own};
+use super::{ApiArgs, confirm, node_preview, resolve::node_or_own};
 use crate::{
     conn::Conn,
     output::{self, lower},
@@ -35,6 +35,9 @@ pub(crate) struct Args {
     /// Follow a running drain
     #[arg(long)]
     monitor: bool,
+    /// Show what a drain would do, and start nothing
+    #[arg(long, conflicts_with_all = ["enable", "disable", "monitor"])]
+    preview: bool,
     /// Time after which the drain stops the remaining allocations
     #[arg(long, default_value = "1h")]
     deadline: GoDuration,
@@ -72,13 +75,20 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) async fn run(args: Args) -> Result<ExitCode> {
-    if !args.enable && !args.disable && !args.monitor {
-        bail!("give -enable, -disable or -monitor");
+    if !args.enable && !args.disable && !args.monitor && !args.preview {
+        bail!("give -enable, -disable, -monitor or -preview");
     }
     let meta = meta(args.message.as_deref(), &args.meta)?;
     let conn = args.api.conn()?;
     let node = node_or_own(&conn, args.id.as_deref(), args.this).await?;
     let name = format!("Node {} ({})", node.id.short(), node.name);
+    if args.preview {
+        let call = call::node_preview(node.id).with("event", "drain").with("ignore_system_jobs", args.ignore_system);
+        let preview = conn.ask(call).await?;
+        output::line(&format!("If {} ({}) is drained:", node.id.short(), node.name));
+        node_preview::show(&conn, &preview).await;
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.monitor {
         if node.drain.is_none() {
             output::line(&format!("{name}: no drain is under way"));
@@ -125,18 +135,6 @@ fn meta(message: Option<&str>, pairs: &[String]) -> Result<BTreeMap<String, Stri
         meta.insert(key.to_owned(), value.to_owned());
     }
     Ok(meta)
-}
-
-/// Asks on a terminal; where there is none, the answer is an instruction.
-pub(super) fn confirm(question: &str) -> Result<bool> {
-    use std::io::{BufRead, IsTerminal};
-    if !std::io::stdin().is_terminal() {
-        bail!("{question} Cannot ask without a terminal; use -yes");
-    }
-    crate::output::ask(&format!("{question} [y/N]"));
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 /// The records of remote tasks; none where they cannot be read, which only costs their lines.

@@ -24,6 +24,19 @@ pub(crate) enum Command {
     /// Work with the key that servers of one store share
     #[command(subcommand)]
     Gossip(Gossip),
+    /// Print the metrics of an agent
+    Metrics {
+        #[command(flatten)]
+        api: ApiArgs,
+        #[command(flatten)]
+        format: Format,
+        /// Print the JSON indented, as without it: kept for scripts
+        #[arg(long)]
+        pretty: bool,
+        /// How: json or prometheus
+        #[arg(long = "format", value_name = "FORMAT", default_value = "json", value_parser = ["json", "prometheus"])]
+        kind: String,
+    },
     /// List the servers, or have another one lead; etcd decides which one, there is no Raft between servers
     #[command(subcommand)]
     Raft(super::operator_servers::Raft),
@@ -136,6 +149,11 @@ pub(crate) struct SetConfig {
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Api(args) => api(args).await,
+        Command::Metrics { api, kind, .. } if kind == "prometheus" => {
+            output::bytes(api.conn()?.text(call::metrics().with("format", kind)).await?.as_bytes());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Metrics { api, format, .. } => api.conn()?.show(&format, call::metrics()).await,
         Command::Gossip(Gossip::Keyring(Keyring::Generate)) => {
             output::line(&SharedKey::generate().context("the system gives no random bytes")?);
             Ok(ExitCode::SUCCESS)

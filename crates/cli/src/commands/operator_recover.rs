@@ -8,7 +8,7 @@ use api::{
     shapes::{RecoveryNode, RecoveryView},
 };
 
-use super::{ApiArgs, node_drain::confirm};
+use super::{ApiArgs, confirm};
 use crate::{conn::Conn, output, when};
 
 /// Arguments of `operator recover`.

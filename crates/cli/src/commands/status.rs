@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use api::{call, shapes::SearchRequest};
 
 use super::{ApiArgs, Shape};
+use crate::conn::Conn;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -18,13 +19,17 @@ pub(crate) struct Args {
     id: Option<String>,
 }
 
-/// Looks the identifier up and shows what it is.
-pub(crate) async fn run(args: Args) -> Result<ExitCode> {
-    let conn = args.api.conn()?;
-    let Some(id) = &args.id else {
-        return super::job::list(&conn, &args.shape).await;
-    };
-    let request = SearchRequest { prefix: id.clone(), context: "all".to_owned(), ..SearchRequest::default() };
+/// What an identifier stands for.
+pub(crate) struct Found {
+    /// The kind, as the search names it.
+    pub(crate) context: String,
+    /// The whole id.
+    pub(crate) id: String,
+}
+
+/// The only object whose id or name begins so.
+pub(crate) async fn found(conn: &Conn, id: &str) -> Result<Found> {
+    let request = SearchRequest { prefix: id.to_owned(), context: "all".to_owned(), ..SearchRequest::default() };
     let mut found: Vec<(String, String)> = Vec::new();
     for (context, ids) in conn.ask(call::search(&request)).await?.matches {
         found.extend(ids.into_iter().flatten().map(|id| (context.clone(), id)));
@@ -35,15 +40,8 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     }
     match found.as_slice() {
         // Nodes are searched for by id; people know them by name.
-        [] => match super::resolve::node(&conn, id).await {
-            Ok(node) => {
-                super::node::run(super::node::Command::for_status(
-                    args.api.clone(),
-                    args.shape.clone(),
-                    node.id.to_string(),
-                ))
-                .await
-            }
+        [] => match super::resolve::node(conn, id).await {
+            Ok(node) => Ok(Found { context: "nodes".to_owned(), id: node.id.to_string() }),
             Err(_) => {
                 bail!(
                     "no id starts with {id:?}, and no node has that name\n`drover ps` lists the jobs, `drover node \
@@ -51,23 +49,29 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
                 )
             }
         },
-        [(context, id)] => match context.as_str() {
-            "jobs" => super::job::show(&conn, &args.shape, id, super::job::Parts::default()).await,
-            "nodes" => {
-                super::node::run(super::node::Command::for_status(args.api.clone(), args.shape.clone(), id.clone()))
-                    .await
-            }
-            "allocs" => super::alloc::show(&conn, &args.shape, id, false).await,
-            "evals" => super::eval::show(&conn, &args.shape, id.clone()).await,
-            "deployment" => super::deployment::show_one(&conn, id, &args.shape).await,
-            other => bail!(
-                "{id:?} belongs to {other}, which this command does not show; read /v1/{other} with `drover \
-                    operator api`"
-            ),
-        },
+        [(context, id)] => Ok(Found { context: context.clone(), id: id.clone() }),
         many => {
             let list: Vec<String> = many.iter().map(|(context, id)| format!("  {context:10}  {id}")).collect();
             bail!("{} ids start with {id:?}; give more of the id:\n{}", many.len(), list.join("\n"))
         }
+    }
+}
+
+/// Looks the identifier up and shows what it is.
+pub(crate) async fn run(args: Args) -> Result<ExitCode> {
+    let conn = args.api.conn()?;
+    let Some(id) = &args.id else {
+        return super::job::list(&conn, &args.shape).await;
+    };
+    let Found { context, id } = found(&conn, id).await?;
+    match context.as_str() {
+        "jobs" => super::job::show(&conn, &args.shape, &id, super::job::Parts::default()).await,
+        "nodes" => super::node::run(super::node::Command::for_status(args.api.clone(), args.shape.clone(), id)).await,
+        "allocs" => super::alloc::show(&conn, &args.shape, &id, false).await,
+        "evals" => super::eval::show(&conn, &args.shape, id).await,
+        "deployment" => super::deployment::show_one(&conn, &id, &args.shape).await,
+        other => bail!(
+            "{id:?} belongs to {other}, which this command does not show; read /v1/{other} with `drover operator api`"
+        ),
     }
 }

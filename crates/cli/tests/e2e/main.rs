@@ -27,6 +27,7 @@ mod getting_started;
 mod guides;
 mod help;
 mod introductions;
+mod job_tags;
 mod job_verbs;
 mod keyring;
 mod logins;
@@ -35,6 +36,7 @@ mod migrate;
 mod monitor;
 mod names;
 mod node_agents;
+mod node_preview;
 mod odd_names;
 mod operator;
 #[path = "../../src/page.rs"]

@@ -18,11 +18,13 @@ use futures::{
     SinkExt, StreamExt,
     stream::{SplitSink, SplitStream},
 };
+use hooks::task_config::{action_command, path_view};
+use host::{env::PathView, node_env::TaskSpec};
 use model::remote::slot_of;
 use tokio::sync::mpsc;
 
 use super::answer::{Query, find, text};
-use crate::{error::RequestError, handle::ClientHandle};
+use crate::{alloc::AllocView, error::RequestError, handle::ClientHandle};
 
 /// Largest message from the person; clients send a few KiB at a time.
 const MAX_MESSAGE: usize = 1 << 20;
@@ -132,11 +134,6 @@ async fn open(
         let why = "Permission denied: commands in tasks are turned off on this node (client.disable_remote_exec)";
         return Err(RequestError::Invalid(why.into()));
     }
-    let command: Vec<String> = serde_json::from_str(query.get("command"))
-        .map_err(|e| RequestError::Invalid(format!("the parameter command must be a JSON list of strings: {e}")))?;
-    if command.first().is_none_or(String::is_empty) {
-        return Err(RequestError::Invalid("the command is empty".into()));
-    }
     let tty = query.flag("tty")?;
     let (_, loop_handle) = find(handle, alloc)?;
     let view = loop_handle.view.borrow().clone();
@@ -149,6 +146,14 @@ async fn open(
         task => return Err(RequestError::unknown_task(task)),
     };
     let inner = &handle.inner;
+    let command = match query.get("action") {
+        "" => serde_json::from_str(query.get("command"))
+            .map_err(|e| RequestError::Invalid(format!("the parameter command must be a JSON list of strings: {e}")))?,
+        name => action(handle, &view, &task, name)?,
+    };
+    if command.first().is_none_or(String::is_empty) {
+        return Err(RequestError::Invalid("the command is empty".into()));
+    }
     if let Some(name) = view.remote.iter().find(|t| ***t == *task) {
         let instance = inner.remote.instance(slot_of(&view.alloc, name)).await;
         let instance = instance.ok_or_else(|| {
@@ -174,6 +179,23 @@ async fn open(
         .now(&name)
         .ok_or_else(|| RequestError::Failed(format!("the plugin of driver {name:?} is not running")))?;
     driver.exec_streaming(run, command, tty).map_err(|e| RequestError::Failed(e.to_string()))
+}
+
+/// The command of an action, as the allocation's version of the job has it, with what stands in `${…}`.
+fn action(handle: &ClientHandle, view: &AllocView, task: &str, name: &str) -> Result<Vec<String>, RequestError> {
+    let group = view.job.group(&view.alloc.task_group);
+    let found = group.and_then(|group| Some((group, group.task(task)?)));
+    let (group, of) = found.ok_or_else(|| RequestError::unknown_task(task))?;
+    let Some(action) = of.actions.iter().find(|action| action.name == name) else {
+        let known: Vec<&str> = of.actions.iter().map(|action| action.name.as_str()).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        return Err(RequestError::Invalid(format!("task {task:?} has no action {name:?}; it has {known}")));
+    };
+    let env = &handle.inner.env;
+    let seen = handle.inner.drivers.now(&of.driver).and_then(|driver| driver.capabilities());
+    let seen = seen.map_or(PathView::Image, |capabilities| path_view(&capabilities));
+    let spec = TaskSpec { alloc: &view.alloc, job: &view.job, group, task: of };
+    Ok(action_command(env, spec, seen, action))
 }
 
 /// Passes a message on, in order. Fails when the command has ended.

@@ -67,6 +67,16 @@ fn a_namespace_goes_when_nothing_uses_it() {
         "2 errors occurred:\n\t* namespace \"dev\" has non-terminal jobs in regions: [global]\n\t* namespace \"dev\" \
             has non-terminal allocations in regions: [global]\n\n"
     );
+    // Its job is purged, and its node has yet to stop it.
+    let stopping = model::Allocation {
+        id: uuid::Uuid::from_u128(7).into(),
+        namespace: "dev".into(),
+        desired_status: model::DesiredStatus::Stop,
+        client_status: model::ClientStatus::Running,
+        ..Default::default()
+    };
+    let state = world(vec![Change::PutNamespace(namespace("dev")), Change::UpsertAllocs(vec![stopping])].into());
+    delete(&state, "dev").expect("nothing is to run in it");
 }
 
 #[test]

@@ -2,10 +2,11 @@
 //! record.
 
 use model::{
-    DesiredRemote, Observed, RemoteExit, RemoteVerdict, RemoteWanted, RestartCharge, TimestampNs, remote::Manager,
+    DesiredRemote, Observed, RemoteExit, RemoteVerdict, RemoteWanted, RestartCharge, TimestampNs,
+    remote::{Manager, RemoteEventKind as Kind},
 };
 
-use super::transition::{HELD, Work, install};
+use super::transition::{HELD, What, Work, install};
 use crate::{
     mutation::{Mutation, mutated},
     restart::{Decision, End, Tracker},
@@ -68,7 +69,10 @@ impl Work {
     fn begin(&mut self, wanted: &RemoteWanted, manager: Manager, why: &str) {
         let old = self.r.incarnation;
         install(&mut self.r, wanted, manager, self.cx);
-        self.changed(format!("incarnation {} follows {}: {why}", self.r.incarnation.short(), old.short()));
+        self.changed_as(
+            What::to(Kind::Began, manager.node_id),
+            format!("incarnation {} follows {}: {why}", self.r.incarnation.short(), old.short()),
+        );
     }
 
     /// Counts the exit exactly once: the flag is committed together with its consequences.
@@ -91,7 +95,7 @@ impl Work {
         } else {
             self.restart_verdict(&exit, refused)
         };
-        self.changed(match &self.r.verdict {
+        let text = match &self.r.verdict {
             RemoteVerdict::Restarting { reason, .. } => {
                 format!("the end is counted; restart {}: {reason}", self.r.restarts)
             }
@@ -100,7 +104,8 @@ impl Work {
                 format!("the end is counted; the task has failed: {reason}")
             }
             RemoteVerdict::Stopped | RemoteVerdict::Active => "the end is counted; it was stopped by order".to_owned(),
-        });
+        };
+        self.changed_as(What::of(Kind::Ended), text);
         self.r.result = Some(Box::new(exit));
     }
 

@@ -7,12 +7,12 @@ use model::{
     DesiredRemote, IncarnationId, Observed, RemoteExit, RemoteInstance, RemoteOrder, RemotePolicy, RemoteTask,
     RemoteVerdict, SlotKey, Text, TimestampNs,
     common::Common,
-    remote::{MAX_HANDLE_BYTES, RemoteHandle, RemoteIntent},
+    remote::{MAX_HANDLE_BYTES, RemoteEventKind as Kind, RemoteHandle, RemoteIntent},
 };
 
 use super::{
     Context,
-    transition::{install, may_create, note},
+    transition::{What, install, may_create, note},
 };
 use crate::mutation::{Mutation, mutated};
 
@@ -144,7 +144,12 @@ pub fn take_over(slot: &SlotKey, record: Option<&RemoteTask>, known: &Known, cx:
             }
             end(&mut r, known);
         }
-        note(&mut r, cx, format!("{} knows epoch {}, the servers had lost it", known.source, known.epoch));
+        note(
+            &mut r,
+            cx,
+            What::of(Kind::Unmanaged),
+            format!("{} knows epoch {}, the servers had lost it", known.source, known.epoch),
+        );
         return Some(r);
     }
     // Two histories continued under one epoch: the existing instance counts, not the unseen one.
@@ -166,7 +171,12 @@ pub fn named_anew(record: &RemoteTask, cx: Context) -> Option<RemoteTask> {
     }
     let mut r = record.clone();
     unmanage(&mut r, cx.now);
-    note(&mut r, cx, "unmanaged: nobody has seen it, and the servers have recovered".to_owned());
+    note(
+        &mut r,
+        cx,
+        What::from(Kind::Unmanaged, record.manager),
+        "unmanaged: nobody has seen it, and the servers have recovered".to_owned(),
+    );
     Some(r)
 }
 
@@ -226,6 +236,7 @@ fn incarnate(r: &mut RemoteTask, known: &Known, cx: Context) {
     note(
         r,
         cx,
+        What::of(Kind::Unmanaged),
         format!(
             "incarnation {} of epoch {} is told by {}: the servers had lost it",
             r.incarnation.short(),

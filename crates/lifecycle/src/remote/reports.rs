@@ -2,12 +2,12 @@
 
 use model::{
     DesiredRemote, NodeId, Observed, RemoteExit, RemoteReport,
-    remote::{MAX_HANDLE_BYTES, MAX_INTENT_BYTES, RemoteRole},
+    remote::{MAX_HANDLE_BYTES, MAX_INTENT_BYTES, RemoteEventKind as Kind, RemoteRole},
 };
 
 use super::{
     Effect,
-    transition::{Work, order_for_node, shared_keys},
+    transition::{What, Work, order_for_node, shared_keys},
 };
 use crate::mutation::{Mutation, mutated};
 
@@ -108,7 +108,7 @@ impl Work {
             );
         }
         self.r.unhealthy = report.unhealthy.as_str().into();
-        self.changed(format!("stopping: {}", report.unhealthy));
+        self.changed_as(What::of(Kind::Stopping), format!("stopping: {}", report.unhealthy));
     }
 
     /// Merges the report's facts. Missing ones erase nothing.
@@ -182,7 +182,7 @@ impl Work {
                 };
                 let unknown = Observed::Unknown { since, why: why.clone() };
                 if self.r.observed != unknown {
-                    self.changed(format!("state unknown: {why}"));
+                    self.changed_as(What::of(Kind::Unknown), format!("state unknown: {why}"));
                     self.r.observed = if mutated(Mutation::UnknownIsAnEnd) { Observed::Gone } else { unknown };
                 }
             }
@@ -207,7 +207,7 @@ impl Work {
                         Observed::Running => "running".to_owned(),
                         _ => "being created".to_owned(),
                     };
-                    self.changed(text);
+                    self.changed_as(What::of(Kind::Observed), text);
                     self.r.observed = other.clone();
                 }
             }

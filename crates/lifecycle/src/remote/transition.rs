@@ -3,7 +3,7 @@
 use model::{
     AllocId, DesiredRemote, Map, NodeId, Observed, RemoteImport, RemoteOrder, RemoteTask, RemoteVerdict, RemoteWanted,
     SlotKey, Text, TimestampNs,
-    remote::{MAX_HANDLE_BYTES, Manager, RemoteEvent, RemoteRole},
+    remote::{MAX_HANDLE_BYTES, Manager, RemoteEvent, RemoteEventKind as Kind, RemoteRole},
 };
 
 use super::{Context, Effect, Event, Step};
@@ -13,7 +13,7 @@ use crate::mutation::{Mutation, mutated};
 pub(super) const HELD: &str = "no incarnation begins now: one may live that no record knows";
 
 /// Entries in a record's history.
-const HISTORY: usize = 10;
+const HISTORY: usize = 50;
 
 /// The transition function: the slot's next record, the effects, and the reasons.
 ///
@@ -167,7 +167,7 @@ fn without_record(slot: &SlotKey, event: &Event, cx: Context) -> Step {
             install(&mut r, wanted, manager, cx);
             let message =
                 format!("incarnation {} committed for node {}", r.incarnation.short(), manager.node_id.short());
-            note(&mut r, cx, message);
+            note(&mut r, cx, What::to(Kind::Began, manager.node_id), message);
             // Rule 1: the incarnation is committed before anyone is asked to create it.
             step.effects.push(Effect::Commit(Box::new(r.clone())));
             step.effects
@@ -248,7 +248,7 @@ fn imported(slot: &SlotKey, import: &RemoteImport, cx: Context) -> RemoteTask {
         r.desired = DesiredRemote::Stop;
         r.stop_reason = why.into();
     }
-    note(&mut r, cx, why.clone());
+    note(&mut r, cx, What::default(), why.clone());
     r
 }
 
@@ -308,13 +308,42 @@ pub(super) fn shared_keys<'a, V: Clone + 'a>(said: impl IntoIterator<Item = (&'a
     said.into_iter().map(|(k, v)| (k.into(), v.clone())).collect()
 }
 
-pub(super) fn note(r: &mut RemoteTask, cx: Context, message: String) {
+/// What kind of change a note is about, and whose management it ends and begins.
+#[derive(Clone, Copy, Default)]
+pub(super) struct What {
+    pub(super) kind: Kind,
+    pub(super) from: NodeId,
+    pub(super) to: NodeId,
+}
+
+impl What {
+    pub(super) fn of(kind: Kind) -> Self {
+        Self { kind, ..Self::default() }
+    }
+
+    pub(super) fn to(kind: Kind, to: NodeId) -> Self {
+        Self { kind, to, ..Self::default() }
+    }
+
+    pub(super) fn from(kind: Kind, from: Option<Manager>) -> Self {
+        Self { kind, from: from.map_or(NodeId::NIL, |manager| manager.node_id), ..Self::default() }
+    }
+}
+
+pub(super) fn note(r: &mut RemoteTask, cx: Context, what: What, message: String) {
     if r.history.len() >= HISTORY {
         r.history.remove(0);
     }
     // There are thousands of records: no room for more.
     r.history.reserve_exact(1);
-    r.history.push(RemoteEvent { time: cx.now, epoch: r.epoch, message: message.into() });
+    r.history.push(RemoteEvent {
+        time: cx.now,
+        epoch: r.epoch,
+        kind: what.kind,
+        from: what.from,
+        to: what.to,
+        message: message.into(),
+    });
 }
 
 /// A record being changed.
@@ -337,8 +366,13 @@ impl Work {
 
     /// A reason that the record's history also keeps.
     pub(super) fn changed(&mut self, why: impl Into<String>) {
+        self.changed_as(What::default(), why);
+    }
+
+    /// The same, with what kind of change it is.
+    pub(super) fn changed_as(&mut self, what: What, why: impl Into<String>) {
         let why = why.into();
-        note(&mut self.r, self.cx, why.clone());
+        note(&mut self.r, self.cx, what, why.clone());
         self.reasons.push(why);
     }
 
@@ -360,7 +394,8 @@ impl Work {
 
     /// Moves management: the only place besides [`install`] where the epoch grows.
     pub(super) fn take_over(&mut self, manager: Manager, why: &str) {
-        let managed_before = self.r.manager.is_some();
+        let before = self.r.manager;
+        let kind = if before.is_some() { Kind::Handover } else { Kind::Adopted };
         if !mutated(Mutation::EpochNotRaised) {
             self.r.epoch += 1;
         }
@@ -376,20 +411,24 @@ impl Work {
             self.r.successor = None;
         }
         self.r.handovers += 1;
-        self.changed(format!(
-            "{} by node {} under epoch {}: {why}",
-            if managed_before { "handed over" } else { "adopted" },
-            manager.node_id.short(),
-            self.r.epoch
-        ));
+        let what = What { to: manager.node_id, ..What::from(kind, before) };
+        self.changed_as(
+            what,
+            format!(
+                "{} by node {} under epoch {}: {why}",
+                if before.is_some() { "handed over" } else { "adopted" },
+                manager.node_id.short(),
+                self.r.epoch
+            ),
+        );
     }
 
     /// Leaves it without a manager. The record, the handle and the instance stay as they are (rules 2, 5 and 8).
     fn unmanage(&mut self, why: &str) {
-        self.r.manager = None;
+        let before = self.r.manager.take();
         if !self.finished() {
             self.r.unmanaged_since = self.cx.now;
-            self.changed(format!("unmanaged: {why}"));
+            self.changed_as(What::from(Kind::Unmanaged, before), format!("unmanaged: {why}"));
             if self.r.desired == DesiredRemote::Run {
                 self.evaluate.push(format!("{} is unmanaged: {why}", self.r.slot));
             }
@@ -489,7 +528,7 @@ impl Work {
         self.r.desired = DesiredRemote::Stop;
         self.r.stop_reason =
             format!("replaced by version {} of the job, whose specification differs", w.job_version).into();
-        self.changed(format!("stopping: {}", self.r.stop_reason));
+        self.changed_as(What::of(Kind::Stopping), format!("stopping: {}", self.r.stop_reason));
         self.need_executor_for_stop(w, manager);
     }
 
@@ -555,7 +594,7 @@ impl Work {
         // Rule 6: from here on the record is a tombstone that outlives job and allocation.
         self.r.desired = DesiredRemote::Stop;
         self.r.stop_reason = why.into();
-        self.changed(format!("stopping: {why}"));
+        self.changed_as(What::of(Kind::Stopping), format!("stopping: {why}"));
         if self.r.manager.is_none() && !self.r.settled() {
             self.because("no node manages it: the tombstone waits for a capable node");
             self.deleted = mutated(Mutation::TombstoneDropped);
@@ -683,7 +722,7 @@ impl Work {
         }));
         self.r.desired = DesiredRemote::Stop;
         self.r.stop_reason = format!("restart ordered: {why}").into();
-        self.changed(format!("stopping: {}", self.r.stop_reason));
+        self.changed_as(What::of(Kind::Stopping), format!("stopping: {}", self.r.stop_reason));
     }
 
     fn declare_gone(&mut self, why: &str) {

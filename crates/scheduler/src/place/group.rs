@@ -9,7 +9,7 @@ use model::{
     alloc::{AllocDeploymentStatus, Allocation, ClientStatus, DesiredStatus, alloc_name},
     ids::{AllocId, NodeId},
     job::TaskGroup,
-    metrics::{AllocMetric, NodeScore},
+    metrics::{AllocMetric, NodeLeftOut, NodeScore},
     node::Node,
     records::NamespaceUse,
     resources::{AllocatedCpu, AllocatedMemory, AllocatedResources, AllocatedShared, AllocatedTask},
@@ -703,8 +703,25 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         let mut m = self.base.clone();
         m.coalesced_failures = failed - 1;
         m.quota_exhausted.extend(self.limit.clone());
+        self.name_filtered(&mut m);
         self.explain(&mut m, &self.needs(), true);
         m
+    }
+
+    /// Names nodes that break a rule; see [`name_node`]. The numbers are counted already.
+    fn name_filtered(&self, m: &mut AllocMetric) {
+        for (slot, facts) in (0_u32..).zip(self.overlay.fleet.all_facts()).filter(|(_, facts)| facts.ready) {
+            match &self.classes[facts.class as usize] {
+                Class::Unknown | Class::OutOfScope => {}
+                Class::Filtered(why) => name_node(m, self.node(slot), why, false),
+                Class::Feasible { .. } if self.rules.escaped() => {
+                    if let Err(why) = self.rules.unique_meets(self.node(slot)) {
+                        name_node(m, self.node(slot), &why, false);
+                    }
+                }
+                Class::Feasible { .. } => {}
+            }
+        }
     }
 
     /// Explains why candidates cannot be chosen. Looks at open ones only when no node could be chosen.
@@ -717,11 +734,16 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             }
             let node = self.node(c.slot);
             let (ask, _) = self.feasible(c.slot);
-            if c.standing == Standing::Distinct {
-                filtered(m, &node.class, "distinct_hosts".to_owned(), 1);
-            } else if let Some(why) = self.buckets.full_reason(c.bucket) {
-                filtered(m, &node.class, why, 1);
-            } else if let Some(why) = needs.iter().find_map(|n| n.met_by(node).err()) {
+            let rule = if c.standing == Standing::Distinct {
+                Some("distinct_hosts".to_owned())
+            } else {
+                let full = self.buckets.full_reason(c.bucket);
+                full.or_else(|| needs.iter().find_map(|n| n.met_by(node).err()))
+            };
+            if let Some(why) = rule {
+                if open {
+                    name_node(m, node, &why, false);
+                }
                 filtered(m, &node.class, why, 1);
             } else {
                 let pool = || self.pools.as_ref().and_then(|p| p.fits(&ask.pool).err()).map(Cow::Owned);
@@ -731,6 +753,9 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
                 };
                 if let Some(dimension) = self.lacking(c.slot, ask).or_else(pool).or_else(excluded) {
                     m.nodes_exhausted += 1;
+                    if open {
+                        name_node(m, node, &dimension, true);
+                    }
                     match exhausted.iter_mut().find(|(known, _)| *known == dimension) {
                         Some((_, n)) => *n += 1,
                         None => exhausted.push((dimension, 1)),
@@ -764,6 +789,21 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
 /// An empty request fits even where others exceed the capacity.
 fn fits(taken: i64, ask: i64, has: i64) -> bool {
     ask == 0 || taken + ask <= has
+}
+
+/// Most nodes that a failure names for one reason, and in all: enough to go and look, however large the fleet is.
+const NAMED: (usize, usize) = (5, 50);
+
+fn name_node(m: &mut AllocMetric, node: &Node, why: &str, exhausted: bool) {
+    let named = &m.nodes_left_out;
+    if named.len() < NAMED.1 && named.iter().filter(|known| known.reason == why).count() < NAMED.0 {
+        m.nodes_left_out.push(NodeLeftOut {
+            node_id: node.id,
+            name: node.name.clone(),
+            reason: why.to_owned(),
+            exhausted,
+        });
+    }
 }
 
 fn filtered(m: &mut AllocMetric, class: &str, why: String, n: i64) {

@@ -175,7 +175,7 @@ async fn a_lock_outlives_its_server() {
     let server = Server::start(config()).await.expect("starts again");
     assert_eq!(take(&server, "two").await, Written::Locked);
     let renewed = server.handle().renew_lock(&key, "one").expect("the holder is known");
-    assert_eq!(renewed.lock.as_ref().map(|lock| &*lock.id), Some("one"));
+    assert_eq!(renewed.lock.as_ref().map(|lock| lock.id.reveal()), Some("one"));
     let released = server.handle().release_lock(key.clone(), "one".to_owned()).await;
     assert!(matches!(released, Ok(Written::Done(_))), "{released:?}");
     assert!(matches!(take(&server, "two").await, Written::Done(_)));

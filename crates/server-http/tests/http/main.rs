@@ -9,6 +9,7 @@ mod broken;
 mod cluster;
 mod conventions;
 mod dispatch;
+mod job_statuses;
 mod jobs;
 mod keyring;
 mod locks;

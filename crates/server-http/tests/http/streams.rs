@@ -103,6 +103,41 @@ fn node_router(feed: mpsc::Receiver<Result<Bytes, Infallible>>) -> Router {
         )
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_come_without_objects_and_by_their_node() {
+    let c = Cluster::start().await;
+    let n = FakeNode::join(&c, node("one")).await;
+    let path = format!("/v1/event/stream?topic=Allocation:{}&payload=none", n.id);
+    let mut events = c.client.stream(&path, &RequestOptions::default()).await.expect("stream").json::<Value>();
+    c.register(&job("web", 1)).await;
+    let event = loop {
+        let line = events.next().await.expect("line").expect("open");
+        if line != json!({}) {
+            break line["Events"][0].clone();
+        }
+    };
+    assert_eq!((&event["Topic"], &event["Payload"]), (&json!("Allocation"), &Value::Null), "{event}");
+    let keys = event["FilterKeys"].as_array().expect("keys");
+    assert!(keys.contains(&json!("web")) && keys.contains(&json!(n.id)), "{event}");
+    let wrong = c.get("/v1/event/stream?payload=some").await;
+    assert_eq!(wrong.status, StatusCode::BAD_REQUEST, "{}", wrong.text());
+    c.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_tells_what_it_refuses() {
+    let c = Cluster::start().await;
+    let features = c.get("/v1/agent/features").await.json();
+    assert_eq!((&features["ACL"], &features["UI"]), (&json!(false), &json!(true)), "{features}");
+    let refused: Vec<&str> = features["Refused"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+    assert!(refused.contains(&"PUT /v1/volumes") && !refused.contains(&"GET /v1/jobs/statuses"), "{refused:?}");
+    for line in refused.iter().filter(|line| line.starts_with("GET") && !line.contains(':')) {
+        let raw = c.get(line.trim_start_matches("GET ")).await;
+        assert_ne!(raw.status, StatusCode::OK, "{line}: {}", raw.text());
+    }
+    c.end().await;
+}
+
 async fn exercise(c: &Cluster, alloc: &str, node_id: &str, feed: mpsc::Sender<Result<Bytes, Infallible>>) {
     // Frames pass one by one, while the answer is still open.
     let mut frames = c

@@ -3,9 +3,11 @@
 use control::{
     Refused,
     admission::{self, Admitted, admit, check_references},
-    dispatch, jobs, periodic, plan, scaling,
+    dispatch,
+    jobs::{self, tags},
+    periodic, plan, scaling,
 };
-use model::{Job, JobKey, StoreIndex};
+use model::{Job, JobKey, StoreIndex, job::VersionTag};
 use state::State;
 
 use crate::{
@@ -15,6 +17,7 @@ use crate::{
     handle::ServerHandle,
     requests::{
         DeregisterJob, DispatchJob, Dispatched, EvalCreated, JobVerdict, PlanJob, PlanPreview, RegisterJob, ScaleJob,
+        TagVersion,
     },
 };
 
@@ -141,6 +144,22 @@ impl ServerHandle {
     /// When there is no such job or version.
     pub async fn set_job_stability(&self, key: JobKey, version: u64, stable: bool) -> Result<StoreIndex, ServerError> {
         self.decide(move |state, stamp, _| jobs::mark(state, key, version, stable, stamp)).await
+    }
+
+    /// Names a version, which is kept from then on; the tag and the index.
+    ///
+    /// # Errors
+    /// When there is no such job or version, another version has the name, or the description is too long.
+    pub async fn tag_job_version(&self, request: TagVersion) -> Result<(VersionTag, StoreIndex), ServerError> {
+        self.decide(move |state, stamp, _| tags::tag(state, request, stamp)).await
+    }
+
+    /// Takes a name away from the version that has it.
+    ///
+    /// # Errors
+    /// When there is no such job, or none of its versions has the name.
+    pub async fn untag_job_version(&self, key: JobKey, name: String) -> Result<StoreIndex, ServerError> {
+        self.decide(move |state, stamp, _| tags::untag(state, key, &name, stamp)).await
     }
 
     /// Makes a job of a parameterized one and has it scheduled. The same idempotency token gives the same child,

@@ -1,14 +1,17 @@
 //! Commands on nodes: drain, eligibility, purge, evaluate.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use control::{drains, nodes};
 use model::{Eligibility, NodeId, NodeStatus};
 
+use state::State;
+
 use crate::{
+    clock::{new_id, now_ns, seed},
     error::{Refused, ServerError},
     handle::ServerHandle,
-    requests::{DrainNode, NodeChanged},
+    requests::{Affected, DrainNode, Happens, NodeChanged},
 };
 
 /// Has its lease run out?
@@ -23,6 +26,20 @@ impl ServerHandle {
     /// When there is no such node.
     pub async fn drain_node(&self, request: DrainNode) -> Result<NodeChanged, ServerError> {
         self.decide(move |state, stamp, ids| drains::order(state, request, stamp, ids)).await
+    }
+
+    /// What a drain, or the loss of a node, would do to its allocations, with the state that it is computed from.
+    ///
+    /// # Errors
+    /// When there is no such node, or the scheduler cannot decide.
+    pub async fn preview_node(&self, id: NodeId, happens: Happens) -> Result<(Arc<State>, Vec<Affected>), ServerError> {
+        let state = self.snapshot();
+        let of = state.clone();
+        // Scoring every node takes a while on large clusters.
+        let decide = move || drains::preview::preview(&of, id, happens, (now_ns(), seed()), &mut new_id);
+        let decided = blocking::spawn(decide).await;
+        let found = decided.map_err(|why| ServerError::Internal { what: "the dry run", why: why.to_string() })?;
+        Ok((state, found?))
     }
 
     /// Lets allocations be placed on a node or not.

@@ -3,16 +3,16 @@
 use api::shapes::RemoteSweep;
 use control::{
     Decided,
-    collection::{self, Before},
+    collection::{self, Before, by_hand},
 };
 use lifecycle::remote::Event;
-use model::{NodeId, SlotKey, StoreIndex};
+use model::{EvalId, NodeId, SlotKey, StoreIndex};
 use state::{Batch, Change};
 
 use crate::{
     error::ServerError,
     handle::ServerHandle,
-    requests::{Collected, SchedulerConfigSet, SetSchedulerConfig},
+    requests::{Collected, Deleted, SchedulerConfigSet, SetSchedulerConfig},
     sweep::{Adopted, Which},
 };
 
@@ -68,6 +68,15 @@ impl ServerHandle {
     /// When the store refuses the commit.
     pub async fn collect_garbage(&self) -> Result<Collected, ServerError> {
         self.decide(|state, stamp, _| Ok(collection::decide(state, Before::forced(stamp.now)))).await
+    }
+
+    /// Deletes evaluations with their allocations while the broker is paused. With `all` it is these or none; else
+    /// those that are still needed are left out.
+    ///
+    /// # Errors
+    /// While evaluations are worked off. With `all` when one is unknown or still needed.
+    pub async fn delete_evals(&self, ids: Vec<EvalId>, all: bool) -> Result<Deleted, ServerError> {
+        self.decide(move |state, stamp, _| by_hand::delete(state, &ids, all, stamp)).await
     }
 
     /// Gives up a remote task for good: its record ends although its absence was not confirmed.

@@ -10,7 +10,7 @@ use control::{
     variables::{Sealed, check_items, check_path, delete, put},
 };
 use model::{
-    GoDuration, Secret, StoreIndex,
+    GoDuration, StoreIndex,
     signing::KeyState,
     variables::{Variable, VariableKey, VariableLock},
 };
@@ -117,7 +117,7 @@ impl ServerHandle {
                 let Decided { batch, answer } = match &*what {
                     Write::Items { cas, lock } => put(state, stamp, &key, sealed, *cas, lock.as_deref())?,
                     Write::Acquire(lock) => {
-                        let renewed = locks.renew(&key, &lock.id);
+                        let renewed = locks.renew(&key, lock.id.reveal());
                         let items = (!keep).then(|| sealed.clone());
                         acquire(state, stamp, &key, items, sealed, lock.clone(), renewed)?
                     }
@@ -139,7 +139,7 @@ impl ServerHandle {
         let state = self.snapshot();
         let variable = state.variable(key).ok_or(NotRenewed::Absent)?;
         let lock = variable.lock.as_ref().ok_or(NotRenewed::Unlocked)?;
-        if Secret::same(&lock.id, id) && self.inner.parts.locks.renew(key, id) {
+        if lock.id.matches(id) && self.inner.parts.locks.renew(key, id) {
             return Ok(variable.clone());
         }
         Err(NotRenewed::Locked)

@@ -302,7 +302,7 @@ impl Drop for FakeNode {
 pub(crate) fn node(number: u128) -> Node {
     let mut node = Node {
         id: NodeId(Uuid::from_u128(0xf000 + number)),
-        secret_id: format!("secret {number}"),
+        secret_id: format!("secret {number}").into(),
         datacenter: "dc1".to_owned(),
         name: format!("node-{number}").into(),
         pool: "default".to_owned(),
@@ -441,7 +441,7 @@ struct Session {
 pub(crate) fn hello(node: &Node) -> Hello {
     Hello {
         node_id: node.id.to_string(),
-        secret_id: node.secret_id.clone(),
+        secret_id: node.secret_id.reveal().to_owned(),
         node_json: to_json(node),
         region: "global".to_owned(),
         protocol: *PROTOCOLS.start(),

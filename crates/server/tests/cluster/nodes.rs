@@ -68,7 +68,7 @@ async fn strangers_are_refused() {
     let p = Provider::default();
     let _node = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     let mut thief = node(1);
-    thief.secret_id = "guessed".to_owned();
+    thief.secret_id = "guessed".into();
     let thief = FakeNode::connect(s, thief, Fate::Runs, &p);
     thief
         .until("the thief is refused", |view| {

@@ -31,9 +31,10 @@ const pause = (ms, signal) => new Promise((done) => {
 
 /**
  * Reads these paths and keeps them fresh with one blocking query, on the first. A hidden tab asks nothing; leaving
- * the page ends the request. `stale` says since when there has been no answer.
+ * the page ends the request. `stale` says since when there has been no answer. `few` is a query that makes the first
+ * answer short: its rows are shown while the whole list is on its way.
  */
-export function useLive(paths) {
+export function useLive(paths, few = "") {
   const [got, set] = useState({ data: null, error: null, stale: 0 });
   const key = paths.join("\n");
   useEffect(() => {
@@ -44,6 +45,10 @@ export function useLive(paths) {
       while (!signal.aborted) {
         try {
           const [first, ...others] = paths;
+          if (few && !index && !tries) {
+            const rows = await read(first + few, signal);
+            if (!signal.aborted) set((old) => (old.data ? old : { data: [rows], error: null, stale: 0 }));
+          }
           const wait = index ? `${first.includes("?") ? "&" : "?"}index=${index}&wait=60s` : "";
           const reply = await ask(first + wait, { signal });
           const seen = Number(reply.headers.get("X-Nomad-Index"));

@@ -44,9 +44,14 @@ export function unplaced(metric) {
     `${m.NodesExhausted ?? 0} had no room`];
   const each = (map, say) => Object.entries(map ?? {}).forEach(([what, n]) => out.push(say(what, n)));
   if ((m.NodesEvaluated ?? 0) === 0) out.push("no node is ready in the job's pool and datacenters");
-  each(m.ConstraintFiltered, (what, n) => `${n} filtered by ${what}`);
+  // A few nodes by name, for each reason.
+  const named = (what, n) => {
+    const names = (m.NodesLeftOut ?? []).filter((node) => node.Reason === what).map((node) => node.Name);
+    return names.length ? ` (${names.join(", ")}${n > names.length ? " …" : ""})` : "";
+  };
+  each(m.ConstraintFiltered, (what, n) => `${n} filtered by ${what}${named(what, n)}`);
   each(m.ClassFiltered, (what, n) => `${n} of class ${what} filtered`);
-  each(m.DimensionExhausted, (what, n) => `${n} without enough ${what}`);
+  each(m.DimensionExhausted, (what, n) => `${n} without enough ${what}${named(what, n)}`);
   (m.QuotaExhausted ?? []).forEach((limit) => out.push(`limit reached: ${limit}`));
   if (m.CoalescedFailures > 0) out.push(`${m.CoalescedFailures} more allocations fail for the same reason`);
   return out;

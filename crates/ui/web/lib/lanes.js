@@ -1,25 +1,29 @@
 // The lanes of a remote task's managers, from the events of its record. Pure.
 
+/** Servers of an earlier release told the kind of an event in its message only. */
+const unmanaged = (event) => event.kind === "unmanaged" || (!event.kind && event.message.startsWith("unmanaged"));
+
 /**
  * One lane for each epoch that the events show, and the gaps in which nobody managed the task, in milliseconds. A gap
- * begins with the event "unmanaged: …" and ends with the next epoch; the record says since when one lasts now.
+ * begins with an event of the kind "unmanaged" and ends with the next epoch; the record says since when one lasts now.
  */
 export function lanes(task, nowMs) {
-  const events = (task.History ?? []).map((e) => ({ at: e.Time / 1e6, epoch: e.Epoch, message: e.Message }));
+  const events = (task.History ?? []).map((e) => ({ at: e.Time / 1e6, epoch: e.Epoch, message: e.Message,
+    kind: e.Kind, node: e.To }));
   events.sort((a, b) => a.at - b.at);
   const out = [];
   const gaps = [];
   for (const event of events) {
     const last = out[out.length - 1];
     if (last && last.epoch === event.epoch) {
-      if (event.message.startsWith("unmanaged")) last.to = event.at;
+      if (unmanaged(event)) last.to = event.at;
       continue;
     }
     if (last) {
       if (last.to < event.at) gaps.push({ from: last.to, to: event.at });
       last.to = Math.min(last.to, event.at);
     }
-    out.push({ epoch: event.epoch, from: event.at, to: nowMs, message: event.message });
+    out.push({ epoch: event.epoch, from: event.at, to: nowMs, message: event.message, node: event.node });
   }
   const gap = task.Unmanaged && task.UnmanagedSince > 0 ? task.UnmanagedSince / 1e6 : 0;
   const last = out[out.length - 1];

@@ -8,7 +8,9 @@ export function taken(alloc) {
   return { cpu: sum(tasks.map((t) => t.Cpu?.CpuShares ?? 0)), memory: sum(tasks.map((t) => t.Memory?.MemoryMB ?? 0)) };
 }
 
-/** One entry for each node, the fullest first: what is taken, what there is, and `[job, namespace, count]` of its jobs. */
+/**
+ * One entry for each node, the fullest first: what is taken, what there is, and `[job, namespace, count]` of its jobs.
+ */
 export function loads(nodes, allocs) {
   const open = new Map();
   for (const alloc of allocs) {
@@ -19,7 +21,7 @@ export function loads(nodes, allocs) {
   const of = (node) => {
     const here = open.get(node.ID) ?? [];
     const jobs = new Map();
-    here.forEach((a) => { const key = JSON.stringify([a.JobID, a.Namespace]); jobs.set(key, (jobs.get(key) ?? 0) + 1); });
+    here.map((a) => JSON.stringify([a.JobID, a.Namespace])).forEach((key) => jobs.set(key, (jobs.get(key) ?? 0) + 1));
     const [all, kept] = [node.NodeResources ?? {}, node.ReservedResources ?? {}];
     return { id: node.ID, name: node.Name, status: node.Status, pool: node.NodePool, datacenter: node.Datacenter,
       cpu: sum(here.map((a) => taken(a).cpu)), memory: sum(here.map((a) => taken(a).memory)),

@@ -27,7 +27,7 @@ export const Loaded = ({ live, children }) => html`<div>
     answer; trying again</p>`}
   ${live.data ? children(live.data) : !live.error && html`<p class="soft" role="status">Loading…</p>`}</div>`;
 
-const PAGE = 200;
+const PAGE = 100;
 
 /** A table that never holds more than some hundred rows in the document. */
 export function Table({ heads, rows, row, none }) {

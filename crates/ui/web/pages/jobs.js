@@ -3,7 +3,7 @@ import { html } from "../lib/html.js";
 import { Refused, useLive, write } from "../lib/api.js";
 import { plain, unplaced, ago } from "../lib/format.js";
 import { allocHref, jobHref, nodeHref } from "../lib/routes.js";
-import { Services } from "./cluster.js";
+import { ServicesOf } from "./cluster.js";
 import { Act, Cli, Diff, Loaded, Problem, Search, State, Table, Title, useFilter } from "../lib/parts.js";
 
 const tally = (job) => {
@@ -14,7 +14,7 @@ const tally = (job) => {
 };
 
 export function Jobs() {
-  const live = useLive(["/v1/jobs?namespace=*"]);
+  const live = useLive(["/v1/jobs?namespace=*"], "&per_page=100");
   const [filter, setFilter] = useFilter();
   return html`<${Title}>Jobs<//>
     <div class="tools"><${Search} value=${filter} onInput=${setFilter} /><a href="/ui/jobs/run">Run a job</a></div>
@@ -49,7 +49,7 @@ export function Job({ id, namespace, tab }) {
       aria-current=${tab === name ? "page" : null}>${title}</a>`)}</nav>
     <${Loaded} live=${live} key=${tab}>${([job, ...more]) => {
       if (tab === "definition") return html`<div class="box"><pre>${JSON.stringify(job, null, 2)}</pre></div>`;
-      if (tab === "services") return html`<${Services} id=${id} namespace=${namespace} />`;
+      if (tab === "services") return html`<${ServicesOf} id=${id} namespace=${namespace} />`;
       if (tab === "versions") return html`<${Versions} job=${job} given=${more[0]} path=${path} ns=${ns} />`;
       if (tab === "deployments") return html`<${Table} heads=${["Deployment", "State", "Version", "Reason"]}
         rows=${more[0] ?? []} none="There has been no deployment." row=${(d) => html`<tr key=${d.ID}>
@@ -81,8 +81,9 @@ export function Job({ id, namespace, tab }) {
 }
 
 /** Each version with what it has changed; an earlier one can be registered again. */
-const Versions = ({ job, given, path, ns }) => html`<${Table} heads=${["Version", "Submitted", "Stable", "What it changed", ""]}
-  rows=${(given?.Versions ?? []).map((v, i) => ({ ...v, diff: given.Diffs?.[i] }))} none="There is no version." row=${(v) => html`
+const Versions = ({ job, given, path, ns }) => html`<${Table} none="There is no version."
+  heads=${["Version", "Submitted", "Stable", "What it changed", ""]}
+  rows=${(given?.Versions ?? []).map((v, i) => ({ ...v, diff: given.Diffs?.[i] }))} row=${(v) => html`
   <tr key=${v.Version}><td class="num">${v.Version}</td><td class="num">${ago(v.SubmitTime, Date.now())} ago</td>
   <td>${v.Stable ? "yes" : "no"}</td><td>${v.diff ? html`<${Diff} diff=${v.diff} />` :
     html`<span class="soft">the first that is kept</span>`}</td>

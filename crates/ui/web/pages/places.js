@@ -1,7 +1,7 @@
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
-import { ask, setToken, token, useLive, write } from "../lib/api.js";
-import { ago, bytes, plain, span } from "../lib/format.js";
+import { ask, read, setToken, token, useLive, write } from "../lib/api.js";
+import { ago, bytes, plain, span, unplaced } from "../lib/format.js";
 import { lanes } from "../lib/lanes.js";
 import { allocHref, jobHref, nodeHref, slotHref } from "../lib/routes.js";
 import { Act, Cli, Loaded, Problem, Search, State, Table, Title, useFilter } from "../lib/parts.js";
@@ -90,6 +90,34 @@ export function Clients() {
     <${Cli} line="drover node status" raw="/v1/nodes" />`;
 }
 
+const FATES = { "handed over": ["good", "handed over, its remote tasks go on"],
+  unmanaged: ["warn", "no manager for now, its remote tasks go on"], moved: ["warn", "interrupted, starts again"],
+  waits: ["bad", "interrupted, waits for room"], ends: ["idle", "ends"], stays: ["idle", "stays"] };
+
+/** What becomes of a node's allocations if it drains, or is lost: asked for, never guessed. */
+function IfGone({ path, name }) {
+  const [shown, show] = useState(null);
+  const look = async (event, words) => {
+    try {
+      show({ words, answer: await read(`${path}/preview?event=${event}`) });
+    } catch (error) {
+      show({ words, error });
+    }
+  };
+  const allocs = shown?.answer?.Allocs ?? [];
+  const why = [...new Set(allocs.filter((a) => a.Failure).flatMap((a) => unplaced(a.Failure)))];
+  return html`<h2>If it goes</h2><div class="tools">
+    <button onClick=${() => look("drain", "is drained")}>If it is drained</button>
+    <button onClick=${() => look("lost", "dies now")}>If it dies now</button></div>
+    ${shown?.error && html`<p class="bad" role="alert">${plain(shown.error.message)}</p>`}
+    ${shown?.answer && html`<p role="status">${plain(`If ${name} ${shown.words}:`)}</p>
+      <${Table} heads=${["Allocation", "What becomes of it", "Next node"]} none="It has no allocation." rows=${allocs}
+      row=${(a) => html`<tr key=${a.ID}><td class="name"><a href=${allocHref(a.ID)}>${plain(a.Name)}</a></td>
+      <td class=${FATES[a.Fate]?.[0] ?? ""}>${FATES[a.Fate]?.[1] ?? plain(a.Fate)}</td>
+      <td>${plain(a.NextNodeName || "–")}</td></tr>`} />
+      ${why.map((line) => html`<p>${plain(line)}</p>`)}`}`;
+}
+
 export function Client({ id }) {
   const path = `/v1/node/${encodeURIComponent(id)}`;
   const live = useLive([path, `${path}/allocations`]);
@@ -107,7 +135,8 @@ export function Client({ id }) {
       rows=${Object.entries(n.Drivers ?? {}).filter(([, d]) => d.Detected)} row=${([name, d]) => html`<tr key=${name}>
       <td class="name">${plain(name)}</td><td><${State} word=${d.Healthy ? "healthy" : "failed"} /></td>
       <td>${plain(d.HealthDescription)}</td></tr>`} />
-    <h2>Allocations</h2><${Allocs} allocs=${allocs} /><${Cli} line=${`drover node status ${n.ID}`} raw=${path} />`}<//>`;
+    <h2>Allocations</h2><${Allocs} allocs=${allocs} /><${IfGone} path=${path} name=${n.Name} />
+    <${Cli} line=${`drover node status ${n.ID}`} raw=${path} />`}<//>`;
 }
 
 export function Remote() {
@@ -167,7 +196,8 @@ function Bars({ task }) {
       const [inside, before] = [right - left > 180, left > 700];
       return html`<rect class="lane" x=${left} y=${y} height="20" rx="3" width=${Math.max(3, right - left)} />
         <text class=${inside ? "onbar" : ""} x=${inside ? left + 8 : before ? left - 8 : right + 8} y=${y + 15}
-          text-anchor=${before && !inside ? "end" : "start"}>${`epoch ${lane.epoch}, ${span(lane.to - lane.from)}`}
+          text-anchor=${before && !inside ? "end" : "start"}>${`epoch ${lane.epoch}, ${lane.node ? `node ${lane.node.slice(0, 8)}, ` : ""}${
+            span(lane.to - lane.from)}`}
           <title>${plain(lane.message)}</title></text>`;
     })}
     ${all.gaps.map((gap) => html`<rect class="gap" x=${x(gap.from)} y="36" height=${high - 44}
@@ -185,7 +215,9 @@ export function Login() {
     const back = new URLSearchParams(location.search).get("back") ?? "";
     if (back.startsWith("/ui/") && value) location.assign(back);
   };
-  return html`<${Title}>Log in<//><div class="box"><p>${has ? "This tab has a token." :
+  const expired = new URLSearchParams(location.search).get("expired");
+  return html`<${Title}>Log in<//>${expired && html`<p class="warn" role="alert">The link has been used before, or its ten
+    minutes are over. Run <code>drover ui -authenticate</code> again, or paste a token.</p>`}<div class="box"><p>${has ? "This tab has a token." :
     "This tab has no token."} It is kept until the tab is closed.</p>
     <p class="tools"><input type="password" autocomplete="off" aria-label="Token" value=${value}
       onInput=${(e) => set(e.target.value)} /><button onClick=${go}>Use this token</button>

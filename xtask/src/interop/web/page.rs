@@ -6,9 +6,8 @@ use std::{
     fs,
     io::{BufRead as _, BufReader},
     net::TcpStream,
-    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     time::{Duration, Instant},
 };
 
@@ -17,7 +16,8 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 use tungstenite::{Message, WebSocket, client};
 
-use crate::{local, packages};
+use super::super::browser::chromium;
+use crate::local;
 
 /// How long a page may take for anything.
 const BOUND: Duration = Duration::from_secs(30);
@@ -50,18 +50,10 @@ impl Page {
     /// Starts a browser whose profile lies in this directory.
     pub(super) fn start(dir: &Path) -> Result<Self> {
         let profile = dir.join("chromium");
-        fs::create_dir_all(&profile)?;
-        let mut browser = Command::new(packages::find("chromium").context("chromium")?)
-            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"])
-            .args(["--disable-background-networking", "--remote-debugging-port=0", "--force-prefers-reduced-motion"])
-            .arg(format!("--user-data-dir={}", profile.display()))
-            .arg("about:blank")
-            .env("HOME", &profile)
-            .env("TMPDIR", &profile)
-            .stdin(Stdio::null())
+        let mut browser = chromium(&profile)?
+            .args(["--remote-debugging-port=0", "--force-prefers-reduced-motion", "about:blank"])
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            .process_group(0)
             .spawn()
             .context("chromium does not start")?;
         let mut lines = BufReader::new(browser.stderr.take().context("no standard error")?).lines();

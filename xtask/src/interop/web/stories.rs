@@ -127,7 +127,7 @@ fn unplaced(page: &mut Page) -> Result<()> {
     page.shows("1 not placed")?;
     page.click("picky")?;
     page.shows("Not everything is placed")?;
-    page.shows("1 filtered by ${node.class} = large")?;
+    page.shows("1 filtered by ${node.class} = large (web-unplaced)")?;
     agent.submit(&sleeps("picky").body())?;
     page.hides("Not everything is placed")?;
     page.shows("running")?;
@@ -163,6 +163,7 @@ fn run(page: &mut Page) -> Result<()> {
     page.shows("g: Place 1")?;
     // Somebody else was faster.
     agent.submit(&sleeps("typed").body())?;
+    // As a stock server, ours answers that with 500.
     page.expect("/v1/jobs");
     page.click("Run")?;
     page.shows("Enforcing job modify index")?;
@@ -342,6 +343,22 @@ fn login(page: &mut Page) -> Result<()> {
     page.shows("hidden.g[0]")?;
     let address = page.eval("location.href + JSON.stringify(localStorage) + document.cookie")?;
     ensure!(!address.as_str().is_some_and(|text| text.contains(&token)), "the token is where it stays: {address}");
+    // A link that logs in once: its secret leaves the address before anything is asked for.
+    let made = agent.put("/v1/acl/token/onetime", &json!({}))?;
+    let secret = made["OneTimeToken"]["OneTimeSecretID"].as_str().context("a one-time token")?;
+    page.eval("sessionStorage.clear()")?;
+    page.open(&format!("{}/ui/jobs/hidden@default?ott={secret}", agent.address()))?;
+    page.shows("hidden.g[0]")?;
+    let address = page.eval("location.href + document.referrer")?;
+    ensure!(!address.as_str().is_some_and(|text| text.contains(secret)), "it stays in the address: {address}");
+    let used = page.eval("sessionStorage.getItem('drover-token')")?;
+    ensure!(used.as_str() == Some(token.as_str()), "the token of the one who made it");
+    page.eval("sessionStorage.clear()")?;
+    page.open(&format!("{}/ui/jobs/hidden@default?ott={secret}", agent.address()))?;
+    page.shows("The link has been used before")?;
+    page.fill("Token", &token)?;
+    page.click("Use this token")?;
+    page.open(&format!("{}/ui/jobs/hidden@default", agent.address()))?;
     agent.delete("/v1/job/hidden")?;
     page.shows("The job is stopped.")?;
     page.shows("complete")
@@ -365,10 +382,15 @@ fn keyboard(page: &mut Page) -> Result<()> {
     }
     page.until("one row", "document.querySelectorAll('tbody tr').length === 1")?;
     page.until("the filter in the address", "location.search === '?q=oth'")?;
-    page.until("the link of the row", {
-        "document.activeElement?.tagName === 'A' && document.activeElement.textContent === 'other' || \
-         (document.activeElement.blur?.(), document.querySelector('tbody a').focus(), true)"
-    })?;
+    // From the field on, one stop after the other.
+    let on_link = "document.activeElement?.textContent === 'other'";
+    for _ in 0..10 {
+        if page.eval(on_link)? == true {
+            break;
+        }
+        page.key("Tab")?;
+    }
+    page.until("the focus on the link of the row", on_link)?;
     page.key("Enter")?;
     page.until("the page of the job", "location.pathname === '/ui/jobs/other%40default'")
 }
@@ -418,7 +440,7 @@ fn many(page: &mut Page) -> Result<()> {
     page.shows("job-0-0000")?;
     let first = begun.elapsed();
     let elements = page.eval("document.querySelectorAll('*').length")?;
-    ensure!(elements.as_u64() < Some(3_500), "{elements} elements for a screen of rows");
+    ensure!(elements.as_u64() < Some(1_500), "{elements} elements for a screen of rows");
     let begun = Instant::now();
     page.fill("Filter", "job-7-1249")?;
     page.until("one row", "document.querySelectorAll('tbody tr').length === 1")?;
@@ -454,7 +476,16 @@ fn manager_killed(page: &mut Page, dir: &Path) -> Result<()> {
     page.shows("default/far.g[0]/t")?;
     page.click("default/far.g[0]/t")?;
     page.shows("epoch 1")?;
+    // What would happen is told before.
     let record = server.records()?.into_iter().next().context("a record")?;
+    let node = record["Manager"]["NodeID"].as_str().context("a node")?;
+    page.open(&format!("{}/ui/clients/{node}", server.address()))?;
+    for what in ["If it is drained", "If it dies now"] {
+        page.click(what)?;
+        page.shows("handed over, its remote tasks go on")?;
+    }
+    page.open(&format!("{}/ui/remote/default/far.g[0]/t", server.address()))?;
+    page.shows("epoch 1")?;
     let manager = record["ManagerName"].as_str().context("a manager")?.to_owned();
     let which = usize::from(manager != "web-a");
     // Nobody can take it over: that is seen. Then the other one comes; the bar of the instance is one.

@@ -26,6 +26,9 @@ pub(crate) struct History {
     /// With -p: compare with this version instead of the previous one
     #[arg(long, requires = "p", value_name = "VERSION")]
     diff_version: Option<u64>,
+    /// With -p: compare with the version of this tag instead of the previous one
+    #[arg(long, requires = "p", conflicts_with = "diff_version", value_name = "TAG")]
+    diff_tag: Option<String>,
     /// Print the whole job of each version as JSON
     #[arg(long)]
     full: bool,
@@ -41,7 +44,10 @@ pub(crate) async fn run(args: History) -> Result<ExitCode> {
     let conn = args.api.conn()?;
     let id = find(&conn, &args.id).await?;
     // The versions are printed as the agent has sent them.
-    let versions = call::job_versions(&id).with("diffs", args.p).with_some("diff_version", args.diff_version);
+    let versions = call::job_versions(&id)
+        .with("diffs", args.p)
+        .with_some("diff_version", args.diff_version)
+        .with_some("diff_tag", args.diff_tag.as_ref());
     let answer: Value = conn.ask(versions.reading()).await?;
     let read: JobVersions = from_value(answer.clone()).context("the versions of the job")?;
     let all = answer["Versions"].as_array().map(Vec::as_slice).unwrap_or_default();

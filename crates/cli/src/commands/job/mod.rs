@@ -1,5 +1,6 @@
 //! `drover job …`: one file per verb, or group of verbs; what they share is in `common`.
 
+mod action;
 mod change;
 mod common;
 mod defaults;
@@ -16,6 +17,7 @@ mod run;
 mod standing;
 mod status;
 mod stop;
+mod tag;
 mod wait;
 
 pub(crate) use status::{Parts, list, show};
@@ -61,6 +63,8 @@ pub(crate) enum Command {
         /// The job
         id: String,
     },
+    /// Run a command that the job file gives a name, beside a task
+    Action(action::Action),
     /// Show the versions of a job
     History(history::History),
     /// Write an example job file
@@ -106,6 +110,9 @@ pub(crate) enum Command {
     },
     /// Stop a job
     Stop(stop::Stop),
+    /// Name versions of a job
+    #[command(subcommand)]
+    Tag(tag::Tag),
     /// Check a job file
     Validate {
         #[command(flatten)]
@@ -126,6 +133,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             let answer = conn.ask(call::job_evaluate(&id, &request)).await?;
             followed(&conn, &id, answer.eval_id, detach, &Shape { verbose, ..Shape::default() }).await
         }
+        Command::Action(args) => action::run(args).await,
         Command::Allocs(args) => lists::allocs(args).await,
         Command::Deployments(args) => lists::deployments(args).await,
         Command::History(args) => history::run(args).await,
@@ -151,6 +159,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             }
         }
         Command::Stop(args) => stop::run(args).await,
+        Command::Tag(command) => tag::run(command).await,
         Command::Validate { api, file } => {
             let conn = api.conn()?;
             let file = JobFile::read(&file)?;
