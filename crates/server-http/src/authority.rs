@@ -6,14 +6,15 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    hash::{BuildHasherDefault, Hasher},
     sync::{Arc, Mutex, PoisonError},
 };
 
 use access::{Access, Identity, Rules};
-use model::{AclToken, AllocId, JobKey, NodeId, StoreIndex, acl::ANONYMOUS};
+use model::{AclToken, AllocId, JobKey, NodeId, Secret, StoreIndex, acl::ANONYMOUS};
 use serde_json::Value;
 use server::ServerHandle;
-use state::{State, Table};
+use state::{State, Table, TableSet};
 
 /// Callers whose rights are kept; beyond, all are compiled again.
 const KEPT: usize = 4096;
@@ -44,6 +45,39 @@ struct Kept {
     by_accessor: HashMap<Arc<str>, (StoreIndex, Arc<Known>)>,
     /// The rules of policies.
     rules: HashMap<Arc<str>, Option<Arc<Rules>>>,
+    /// By the digest of the token's secret, of tokens as they were at `secrets_at`.
+    by_secret: HashMap<[u8; 32], Arc<Known>, BuildHasherDefault<Prefix>>,
+    /// Index of the newest change of a token, a policy or a role.
+    secrets_at: StoreIndex,
+}
+
+/// Hashes a digest by its beginning: it is as good as random already.
+#[derive(Default)]
+struct Prefix(u64);
+
+impl Hasher for Prefix {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(first) = bytes.first_chunk::<8>() {
+            self.0 = u64::from_le_bytes(*first);
+        }
+    }
+    /// The length, which is always the same.
+    fn write_usize(&mut self, _: usize) {}
+}
+
+impl Kept {
+    /// Keeps whose secret it is, for as long as no token, policy or role changes.
+    fn keep(&mut self, digest: Option<[u8; 32]>, tokens_at: StoreIndex, known: &Arc<Known>) {
+        let Some(digest) = digest.filter(|_| tokens_at >= self.secrets_at) else { return };
+        if tokens_at > self.secrets_at || self.by_secret.len() >= KEPT {
+            self.by_secret.clear();
+            self.secrets_at = tokens_at;
+        }
+        self.by_secret.insert(digest, known.clone());
+    }
 }
 
 /// Knows the tokens of a cluster with ACLs.
@@ -65,20 +99,34 @@ impl Authority {
             };
         }
         let state = server.snapshot();
-        let token = match shown {
-            "" => None,
-            secret => Some(state.acl_token_by_secret(secret).filter(|token| !token.expired(now))?),
+        let digest = (!shown.is_empty()).then(|| Secret::digest_of(shown));
+        let tokens_at = state.index_of(TableSet::from_iter([Table::AclTokens, Table::AclPolicies, Table::AclRoles]));
+        // Most requests come with a token that came before: one look instead of a search among all tokens.
+        if let Some(digest) = &digest {
+            let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            if kept.secrets_at == tokens_at
+                && let Some(known) = kept.by_secret.get(digest)
+            {
+                let valid = known.token.as_ref().is_some_and(|token| !token.expired(now));
+                return valid.then(|| known.clone());
+            }
+        }
+        let token = match &digest {
+            None => None,
+            Some(digest) => Some(state.acl_token_by_digest(digest).filter(|token| !token.expired(now))?),
         };
         let (accessor, modified) =
             token.map_or_else(|| (Arc::from(""), 0), |token| (token.accessor_id.clone(), token.modify_index));
         let index = state.index(Table::AclPolicies).max(state.index(Table::AclRoles));
         {
-            let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
             if kept.index == index
                 && let Some((at, known)) = kept.by_accessor.get(&accessor)
                 && *at == modified
             {
-                return Some(known.clone());
+                let known = known.clone();
+                kept.keep(digest, tokens_at, &known);
+                return Some(known);
             }
         }
         let known = Arc::new(match token {
@@ -102,6 +150,7 @@ impl Authority {
                 kept.by_accessor.clear();
             }
             kept.by_accessor.insert(accessor, (modified, known.clone()));
+            kept.keep(digest, tokens_at, &known);
         }
         drop(kept);
         Some(known)

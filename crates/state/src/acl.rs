@@ -47,11 +47,16 @@ impl State {
     pub fn acl_token(&self, accessor: &str) -> Option<&Arc<AclToken>> {
         self.acl.tokens.get(accessor)
     }
-    /// The token with that secret. It is looked for by a digest, so that the time of the search tells nothing of the
-    /// secret, and then compared in constant time.
+    /// The token with the secret of that digest ([`Secret::digest_of`]). The time of the search tells nothing of the
+    /// secret, and whoever finds one has shown it: nobody can make another text with its digest.
+    #[must_use]
+    pub fn acl_token_by_digest(&self, digest: &[u8; 32]) -> Option<&Arc<AclToken>> {
+        self.acl.tokens_by_secret.get(digest)
+    }
+    /// The token with that secret; see [`Self::acl_token_by_digest`].
     #[must_use]
     pub fn acl_token_by_secret(&self, secret: &str) -> Option<&Arc<AclToken>> {
-        self.acl.tokens_by_secret.get(&Secret::digest_of(secret)).filter(|token| token.secret_id.matches(secret))
+        self.acl_token_by_digest(&Secret::digest_of(secret))
     }
     /// All tokens, by accessor.
     pub fn acl_tokens(&self) -> impl DoubleEndedIterator<Item = &Arc<AclToken>> {

@@ -51,6 +51,7 @@ const FILES: &[(&str, &str, &[u8])] = files![
     JS "lib/loads.js",
     JS "lib/parts.js",
     JS "lib/routes.js",
+    JS "pages/access.js",
     JS "pages/cluster.js",
     JS "pages/jobs.js",
     JS "pages/places.js",

@@ -19,6 +19,8 @@ test("addresses of Nomad's web UI lead to the same objects", () => {
     assert.deepEqual(parse(path), { page: "variable", id: "nomad/jobs/a", namespace: "prod" });
   }
   assert.deepEqual(parse("/ui/variables/path/nomad/jobs"), { page: "variables", id: "nomad/jobs" });
+  assert.deepEqual(parse("/ui/administration/roles"), { page: "access", part: "roles" });
+  assert.deepEqual(parse("/ui/administration/policies/a%2Fb"), { page: "accessOf", part: "policies", id: "a/b" });
   assert.equal(parse("/ui/nonsense").page, "missing");
 });
 

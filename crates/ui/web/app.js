@@ -5,6 +5,7 @@ import { setToken, write } from "./lib/api.js";
 import { html } from "./lib/html.js";
 import { Title } from "./lib/parts.js";
 import { parse } from "./lib/routes.js";
+import { Access, AccessOf } from "./pages/access.js";
 import { Evaluations, Job, Jobs, Run } from "./pages/jobs.js";
 import { Servers, Services, Topology } from "./pages/cluster.js";
 import { Allocation, Client, Clients, Login, Remote, Slot } from "./pages/places.js";
@@ -13,10 +14,12 @@ import { NewVariable, Variable, Variables } from "./pages/variables.js";
 const Missing = () => html`<${Title}>There is no such page<//><p><a href="/ui/jobs">Jobs</a></p>`;
 const PAGES = { jobs: Jobs, run: Run, job: Job, allocation: Allocation, clients: Clients, client: Client, remote: Remote,
   slot: Slot, evaluations: Evaluations, login: Login, missing: Missing, servers: Servers, services: Services,
-  topology: Topology, variable: Variable, variables: Variables, newVariable: NewVariable };
+  topology: Topology, variable: Variable, variables: Variables, newVariable: NewVariable, access: Access,
+  accessOf: AccessOf };
 const NAV = [["jobs", "Jobs", "j"], ["remote", "Remote", "m"], ["clients", "Clients", "c"],
   ["servers", "Servers", "s"], ["topology", "Topology", "t"], ["services", "Services", "i"],
-  ["variables", "Variables", "v"], ["evaluations", "Evaluations", "e"], ["settings/tokens", "Log in", ""]];
+  ["variables", "Variables", "v"], ["evaluations", "Evaluations", "e"],
+  ["administration", "Access", "a"], ["settings/tokens", "Log in", ""]];
 
 const dark = () => (localStorage.getItem("drover-theme") ??
   (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
@@ -67,7 +70,7 @@ function App() {
     <header><a class="name" href="/ui/jobs">Drover</a><nav aria-label="Pages">${NAV.map(([to, title]) => html`
       <a href=${`/ui/${to}`} aria-current=${path.startsWith(`/ui/${to}`) ? "page" : null}>${title}</a>`)}</nav>
       <button onClick=${flip}>${theme === "dark" ? "Light" : "Dark"}</button></header>
-    <main id="main"><${PAGES[route.page]} ...${route} key=${route.page + (route.id ?? "")} /></main>`;
+    <main id="main"><${PAGES[route.page]} ...${route} key=${route.page + (route.part ?? "") + (route.id ?? "")} /></main>`;
 }
 
 /** A link of `drover ui -authenticate` brings a token that is good for one exchange: it leaves the address first. */

@@ -95,7 +95,7 @@ fn verbs_show_what_is_there() {
     until("the end of the job", || agent.cli_ok(&["job", "status", "hello"]).contains("dead").then_some(()));
     agent.cli_ok(&["job", "stop", "-purge", "hello"]);
     agent.cli_ok(&["system", "gc"]);
-    assert!(agent.cli(&["job", "status", "hello"]).stderr.starts_with(b"no job name starts with"));
+    assert!(agent.cli(&["job", "status", "hello"]).stderr.starts_with(b"No job(s) with prefix or ID"));
 }
 
 #[test]

@@ -170,6 +170,29 @@ fn distinct_hosts_and_properties() {
 }
 
 #[test]
+fn a_failure_names_some_nodes_for_each_reason() {
+    let mut w = World::new("n1\nn2\nn3\nn4\nn5 cpu=10\nn6 meta.rack=r1");
+    let mut job = service(1);
+    job.constraints.push(constraint("${meta.rack}", "is_not_set", ""));
+    job.task_groups[0].tasks[0].resources.cpu = Some(1_000_000);
+    let d = w.submit(&job);
+    let m = &d.failed_groups["g"];
+    let named = |exhausted: bool| {
+        let of = m.nodes_left_out.iter().filter(|node| node.exhausted == exhausted);
+        of.map(|node| (node.name.to_string(), node.reason.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(named(false).iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["n6"]);
+    assert!(m.constraint_filtered.contains_key(&named(false)[0].1), "by the reason that is counted: {m:?}");
+    assert_eq!(m.dimension_exhausted.get("cpu"), Some(&5));
+    assert_eq!(named(true).len(), 3, "no more than help: {m:?}");
+    assert!(named(true).iter().all(|(_, reason)| reason == "cpu"), "{m:?}");
+    // What is placed needs no names.
+    let placed = w.submit(&service(1));
+    assert!(placed.failed_groups.is_empty());
+    assert!(w.live().iter().all(|alloc| alloc.metrics.as_ref().is_none_or(|m| m.nodes_left_out.is_empty())));
+}
+
+#[test]
 fn ports_are_given_once() {
     let mut w = World::new("n1 dynamic=20000-20004\nn2 dynamic=20000-20004");
     let mut job = service(5);

@@ -28,14 +28,19 @@ export function parse(path, query = "") {
     return { page: "variable", id: at > 0 ? whole.slice(0, at) : whole, namespace };
   }
   if (first === "variables" && id === "path") return { page: "variables", id: rest.join("/") };
+  if (first === "administration" && ["policies", "roles", "tokens"].includes(id)) {
+    return rest.length ? { page: "accessOf", part: id, id: rest.join("/") } : { page: "access", part: id };
+  }
   if (first === "servers") return { page: "servers" };
   const known = { jobs: "jobs", clients: "clients", remote: "remote", evaluations: "evaluations",
-    services: "services", topology: "topology", variables: "variables" };
+    services: "services", administration: "access", topology: "topology", variables: "variables" };
   return { page: known[first] ?? "missing" };
 }
 
 export const jobHref = (id, namespace, tab = "") =>
   `/ui/jobs/${encodeURIComponent(`${id}@${namespace}`)}${tab ? `/${tab}` : ""}`;
+export const accessHref = (part, id = "") =>
+  `/ui/administration/${part}${id ? `/${encodeURIComponent(id)}` : ""}`;
 export const allocHref = (id) => `/ui/allocations/${encodeURIComponent(id)}`;
 export const nodeHref = (id) => `/ui/clients/${encodeURIComponent(id)}`;
 export const slotHref = (slot) => `/ui/remote/${slot.split("/").map(encodeURIComponent).join("/")}`;

@@ -5,6 +5,7 @@ import { ago, bytes, plain, span, unplaced } from "../lib/format.js";
 import { lanes } from "../lib/lanes.js";
 import { allocHref, jobHref, nodeHref, slotHref } from "../lib/routes.js";
 import { Act, Cli, Loaded, Problem, Search, State, Table, Title, useFilter } from "../lib/parts.js";
+import { Self } from "./access.js";
 import { Allocs } from "./jobs.js";
 
 export function Allocation({ id, task }) {
@@ -208,10 +209,11 @@ function Bars({ task }) {
 
 export function Login() {
   const [value, set] = useState("");
-  const [has, setHas] = useState(token() !== "");
+  const [own, setOwn] = useState(token);
+  const has = own !== "";
   const go = () => {
     setToken(value.trim());
-    setHas(value.trim() !== "");
+    setOwn(value.trim());
     const back = new URLSearchParams(location.search).get("back") ?? "";
     if (back.startsWith("/ui/") && value) location.assign(back);
   };
@@ -221,5 +223,6 @@ export function Login() {
     "This tab has no token."} It is kept until the tab is closed.</p>
     <p class="tools"><input type="password" autocomplete="off" aria-label="Token" value=${value}
       onInput=${(e) => set(e.target.value)} /><button onClick=${go}>Use this token</button>
-      ${has && html`<button onClick=${() => { setToken(""); setHas(false); }}>Forget it</button>`}</p></div>`;
+      ${has && html`<button onClick=${() => { setToken(""); setOwn(""); }}>Forget it</button>`}</p></div>
+    <${Self} token=${own} />`;
 }

@@ -27,6 +27,7 @@ pub(super) const ALL: &[Story] = &[
     ("pages fit every width and theme", fits),
     ("names and output are text, whatever is in them", hostile),
     ("a token is asked for, and the way leads back", login),
+    ("a policy is written, and a token that has it is made and used", access),
     ("the keyboard alone finds a job", keyboard),
     ("an agent that is away is said to be, and comes back", away),
     ("ten thousand jobs are shown and filtered", many),
@@ -85,6 +86,8 @@ fn links(page: &mut Page) -> Result<()> {
         ("/ui/topology".to_owned(), "of "),
         ("/ui/variables".to_owned(), "There is no variable here"),
         ("/ui/variables/new".to_owned(), "New variable"),
+        ("/ui/administration/policies".to_owned(), "ACL"),
+        ("/ui/administration/tokens".to_owned(), "ACL"),
         ("/ui/settings/tokens".to_owned(), "Log in"),
     ] {
         page.open(&format!("{at}{link}")).with_context(|| link.clone())?;
@@ -362,6 +365,56 @@ fn login(page: &mut Page) -> Result<()> {
     agent.delete("/v1/job/hidden")?;
     page.shows("The job is stopped.")?;
     page.shows("complete")
+}
+
+fn access(page: &mut Page) -> Result<()> {
+    let mut agent = Agent::start("web-access", &[], cluster::SECURED)?;
+    let management = agent.bootstrap()?;
+    let at = agent.address();
+    let use_token = |page: &mut Page, token: &str| {
+        page.open(&format!("{at}/ui/settings/tokens"))?;
+        page.fill("Token", token)?;
+        page.click("Use this token")
+    };
+    use_token(page, &management)?;
+    page.shows("everything")?;
+    page.open(&format!("{at}/ui/administration/policies/new"))?;
+    page.fill("Name", "readers")?;
+    page.fill("Rules", "namespace \"default\" {\n  policy = \"raed\"\n}\n")?;
+    page.click("Save")?;
+    page.shows("raed")?;
+    page.fill("Rules", "namespace \"default\" {\n  policy = \"read\"\n}\n")?;
+    page.click("Save")?;
+    page.until("the list", "location.pathname === '/ui/administration/policies'")?;
+    page.shows("readers")?;
+    page.open(&format!("{at}/ui/administration/roles/new"))?;
+    page.fill("Name", "people")?;
+    page.fill("Policies", "readers")?;
+    page.click("Save")?;
+    page.until("the list", "location.pathname === '/ui/administration/roles'")?;
+    page.shows("people")?;
+    page.open(&format!("{at}/ui/administration/tokens/new"))?;
+    page.fill("Name", "ci")?;
+    page.fill("Policies", "readers")?;
+    page.click("Save")?;
+    page.shows("Copy the secret now")?;
+    let secret = page.eval("document.querySelector('[role=status] code').textContent")?;
+    let secret = secret.as_str().context("a secret")?.to_owned();
+    page.open(&format!("{at}/ui/administration/tokens"))?;
+    page.shows("ci")?;
+    page.hides(&secret)?;
+    use_token(page, &secret)?;
+    page.shows("readers")?;
+    page.open(&format!("{at}/ui/jobs"))?;
+    page.shows("No job has been registered yet.")?;
+    page.open(&format!("{at}/ui/administration/tokens"))?;
+    page.shows("Permission denied")?;
+    use_token(page, &management)?;
+    page.open(&format!("{at}/ui/administration/policies/readers"))?;
+    page.click("Delete")?;
+    page.shows("Delete the policy readers?")?;
+    page.click("Delete")?;
+    page.shows("There is no policy.")
 }
 
 fn keyboard(page: &mut Page) -> Result<()> {

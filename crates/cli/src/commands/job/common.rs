@@ -23,7 +23,8 @@ pub(super) async fn find(conn: &Conn, prefix: &str) -> Result<String> {
         return Ok(prefix.to_owned());
     }
     match found.as_slice() {
-        [] => bail!("no job name starts with {prefix:?}; `drover ps` lists the jobs"),
+        // Scripts and the stock tests look for this line, as it stands.
+        [] => bail!("No job(s) with prefix or ID {prefix:?} found"),
         [one] => Ok(one.id.to_string()),
         many => {
             bail!(
