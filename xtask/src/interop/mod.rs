@@ -250,7 +250,6 @@ const CHECKS: &[Check] = &[
 /// Checks that run when they are named only, and why: whoever runs all is told so.
 const BY_NAME: &[(&str, &str)] = &[
     ("kubernetes", "its peer is built from some hundred modules, and not every registry has been seen to serve them"),
-    ("identity-verifier", "not every registry has been seen to serve the module of go-oidc"),
     ("terraform", "no registry serves the provider, so TERRAFORM_PROVIDER_SOURCE has to name a checkout of it"),
 ];
 
