@@ -791,8 +791,8 @@ fn fits(taken: i64, ask: i64, has: i64) -> bool {
     ask == 0 || taken + ask <= has
 }
 
-/// Most nodes that a failure names for one reason, and in all: enough to go and look. Thousands of evaluations may wait,
-/// each with its failures.
+/// Most nodes that a failure names for one reason, and in all: enough to go and look. Thousands of evaluations may
+/// wait, each with its failures.
 const NAMED: (usize, usize) = (3, 12);
 
 fn name_node(m: &mut AllocMetric, node: &Node, why: &str, exhausted: bool) {
