@@ -281,6 +281,8 @@ fn fits(page: &mut Page) -> Result<()> {
         "/ui/servers".to_owned(),
         "/ui/topology".to_owned(),
         "/ui/variables".to_owned(),
+        "/ui/administration/policies/new".to_owned(),
+        "/ui/administration/tokens/new".to_owned(),
         "/ui/remote".to_owned(),
         "/ui/evaluations".to_owned(),
     ] {
