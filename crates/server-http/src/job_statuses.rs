@@ -19,6 +19,7 @@ use state::{DEFAULT_NAMESPACE, State, Table, TableSet};
 use crate::{
     caller::{READS_JOBS, Unchecked, Visible},
     reply::{HttpError, Reply},
+    request::decoded,
 };
 
 /// The path: the only read whose body says what is asked for.
@@ -37,13 +38,7 @@ struct Asked {
 
 pub(crate) async fn read(ctx: Unchecked) -> Result<Reply, HttpError> {
     let body = ctx.said().bytes().await?;
-    let request: Option<JobStatusesRequest> = match body.is_empty() {
-        true => None,
-        false => {
-            let whole = ctx.said().once_more().with_body(axum::body::Body::from(body));
-            Some(whole.json().await?)
-        }
-    };
+    let request: Option<JobStatusesRequest> = if body.is_empty() { None } else { Some(decoded(&body)?) };
     let mut options = ctx.said().list_options()?;
     // The list as it stands is the one that runs backwards: what changed last is wanted first.
     options.reverse = !options.reverse;

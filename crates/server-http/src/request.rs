@@ -183,10 +183,7 @@ impl Ctx {
 
     /// The body as JSON.
     pub(crate) async fn json<T: DeserializeOwned>(&self) -> Result<T, HttpError> {
-        let bytes = self.bytes().await?;
-        few_objects(&bytes)?;
-        go_json::from_slice(&bytes)
-            .map_err(|e| HttpError::bad_request(format_args!("failed to decode the request's body: {e}")))
+        decoded(&self.bytes().await?)
     }
 
     /// The body as JSON; none counts as an empty object.
@@ -228,6 +225,13 @@ impl Ctx {
     pub(crate) fn written<T: Serialize + ?Sized>(&self, index: u64, value: &T) -> Result<Reply, HttpError> {
         Ok(self.plain(value)?.written_at(index))
     }
+}
+
+/// A body as JSON.
+pub(crate) fn decoded<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, HttpError> {
+    few_objects(bytes)?;
+    go_json::from_slice(bytes)
+        .map_err(|e| HttpError::bad_request(format_args!("failed to decode the request's body: {e}")))
 }
 
 /// A whole id.

@@ -34,7 +34,8 @@ test("spans and reasons", () => {
   assert.match(unplaced({ QuotaExhausted: ["cpu of namespace dev: 9 of 9 MHz in use"] }).join(), /limit reached: cpu of/);
   assert.match(unplaced({ NodesEvaluated: 2, DimensionExhausted: { cpu: 2 } }).join(), /2 without enough cpu/);
   const left = [{ Name: "a", Reason: "cpu" }, { Name: "b", Reason: "memory" }];
-  assert.match(unplaced({ DimensionExhausted: { cpu: 3 }, NodesLeftOut: left }).join(), /3 without enough cpu \(a …\)/);
+  const full = { DimensionExhausted: { cpu: 3 }, NodesLeftOut: left };
+  assert.match(unplaced(full).join(), /3 without enough cpu \(a …\)/);
   assert.match(unplaced({}).join(), /no node is ready/);
 });
 

@@ -70,7 +70,8 @@ function App() {
     <header><a class="name" href="/ui/jobs">Drover</a><nav aria-label="Pages">${NAV.map(([to, title]) => html`
       <a href=${`/ui/${to}`} aria-current=${path.startsWith(`/ui/${to}`) ? "page" : null}>${title}</a>`)}</nav>
       <button onClick=${flip}>${theme === "dark" ? "Light" : "Dark"}</button></header>
-    <main id="main"><${PAGES[route.page]} ...${route} key=${route.page + (route.part ?? "") + (route.id ?? "")} /></main>`;
+    <main id="main"><${PAGES[route.page]} ...${route}
+      key=${route.page + (route.part ?? "") + (route.id ?? "")} /></main>`;
 }
 
 /** A link of `drover ui -authenticate` brings a token that is good for one exchange: it leaves the address first. */

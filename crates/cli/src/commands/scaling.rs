@@ -1,13 +1,12 @@
 //! `drover scaling policy …`: what an autoscaler is told to do.
 
-use std::process::ExitCode;
+use std::{collections::BTreeMap, process::ExitCode};
 
 use anyhow::Result;
 use api::{
     call,
     shapes::{ScalingPolicyDetail, ScalingPolicyStub},
 };
-use std::collections::BTreeMap;
 
 use super::{ApiArgs, Page, Shape, find_by_prefix};
 use crate::{

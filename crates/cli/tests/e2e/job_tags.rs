@@ -118,6 +118,12 @@ fn an_action_runs_beside_its_task_as_the_job_has_it() {
         let (code, text) = said(agent, &["job", "action", "-job", "web", "-alloc", &alloc, "-i=false", "where"]);
         assert_eq!((code, text.as_str()), (Some(0), "two\n"));
     }
+    // The same in a remote task, through its manager.
+    registered(&server, &JOB.replace("\"web\"", "\"far\"").replace("raw_exec", "remote_exec"));
+    server.alloc("far", "running");
+    let (code, text) = said(&server, &["action", "-job", "far", "-i=false", "greet"]);
+    assert_eq!((code, text.as_str()), (Some(3), "far says hello\n"));
+    server.cli_ok(&["job", "stop", "-yes", "far"]);
     let (code, text) = said(&server, &["action", "-job", "web", "nothing"]);
     assert!(code == Some(1) && text.contains("it has greet of task t in group g"), "{text}");
     let path = |query: &str| format!("/v1/job/web/action?{query}");

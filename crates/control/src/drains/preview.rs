@@ -1,11 +1,14 @@
 //! What a drain, or the loss of a node, would do: the scheduler decides in a copy of the state. Nothing is waited for
 //! there, so it shows where everything ends up, not in which order.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use model::{
-    AllocId, AllocMetric, Allocation, ClientStatus, DesiredTransition, DrainSpec, Evaluation, GoDuration, JobKey,
-    NodeId, TimestampNs, Trigger,
+    AllocMetric, Allocation, ClientStatus, DesiredTransition, DrainSpec, Evaluation, GoDuration, JobKey, NodeId,
+    TimestampNs, Trigger,
 };
 use state::{Change, State};
 
@@ -85,13 +88,12 @@ pub fn preview(
         }
     }
     let mut failures: BTreeMap<(JobKey, Arc<str>), AllocMetric> = BTreeMap::new();
-    let mut decided: Vec<JobKey> = Vec::new();
+    let mut decided: BTreeSet<JobKey> = BTreeSet::new();
     for alloc in present.iter().filter(|alloc| !stays(alloc)) {
         let key = alloc.job_key();
-        if decided.contains(&key) {
+        if !decided.insert(key.clone()) {
             continue;
         }
-        decided.push(key.clone());
         let Some(job) = imagined.state.job(&key).cloned() else { continue };
         let trigger = if happens == Happens::Lost { Trigger::NodeUpdate } else { Trigger::NodeDrain };
         let eval = Evaluation { node_id: node, ..pending(&job, trigger, imagined.stamp(), ids) };
@@ -134,7 +136,7 @@ impl Imagined {
         failures: &BTreeMap<(JobKey, Arc<str>), AllocMetric>,
     ) -> Affected {
         let now = self.state.alloc(alloc.id);
-        let next = self.successor(alloc.id);
+        let next = self.successor(&alloc);
         let ends = now.is_none_or(|now| now.terminal());
         let remote = only_remote(before, &alloc);
         let failure = || failures.get(&(alloc.job_key(), alloc.task_group.clone())).cloned();
@@ -153,11 +155,9 @@ impl Imagined {
     }
 
     /// The node of the allocation that follows this one.
-    fn successor(&self, id: AllocId) -> Option<NodeId> {
-        let next = self.state.alloc(id)?.next_allocation;
-        let follows = |alloc: &&Arc<Allocation>| alloc.previous_allocation == id;
-        let next = self.state.alloc(next).or_else(|| self.state.allocs().find(follows))?;
-        Some(next.node_id)
+    fn successor(&self, of: &Allocation) -> Option<NodeId> {
+        let follows = |alloc: &&Arc<Allocation>| alloc.previous_allocation == of.id;
+        self.state.allocs_by_job(&of.job_key()).find(follows).map(|next| next.node_id)
     }
 }
 

@@ -7,8 +7,9 @@ import { accessHref } from "../lib/routes.js";
 import { Act, Cli, Loaded, Problem, Search, Table, Title, useFilter } from "../lib/parts.js";
 
 const PARTS = { policies: "Policies", roles: "Roles", tokens: "Tokens" };
-const Tabs = ({ part }) => html`<nav class="tabs" aria-label="Parts of access control">${Object.entries(PARTS).map(
-  ([name, title]) => html`<a href=${accessHref(name)} aria-current=${part === name ? "page" : null}>${title}</a>`)}</nav>`;
+const Tabs = ({ part }) => html`<nav class="tabs" aria-label="Parts of access control">
+  ${Object.entries(PARTS).map(([name, title]) => html`<a href=${accessHref(name)}
+    aria-current=${part === name ? "page" : null}>${title}</a>`)}</nav>`;
 
 const names = (links) => (links ?? []).map((link) => plain(link.Name)).join(", ");
 const words = (text) => text.split(/[\s,]+/).filter(Boolean);
@@ -19,8 +20,8 @@ const LISTS = {
     key: (p) => p.Name, cells: (p) => [plain(p.Description)], none: "There is no policy." },
   roles: { path: "/v1/acl/roles", cli: "drover acl role list", heads: ["Name", "Policies", "*Description"],
     key: (r) => r.ID, cells: (r) => [names(r.Policies), plain(r.Description)], none: "There is no role." },
-  tokens: { path: "/v1/acl/tokens", cli: "drover acl token list", heads: ["Name", "Type", "Policies and roles", "*Ends"],
-    key: (t) => t.AccessorID, none: "There is no token.",
+  tokens: { path: "/v1/acl/tokens", cli: "drover acl token list",
+    heads: ["Name", "Type", "Policies and roles", "*Ends"], key: (t) => t.AccessorID, none: "There is no token.",
     cells: (t) => [t.Type, [...(t.Policies ?? []).map(plain), names(t.Roles)].filter(Boolean).join(", "),
       until(t.ExpirationTime)] },
 };
@@ -31,19 +32,23 @@ export function Access({ part = "policies" }) {
   const [filter, setFilter] = useFilter();
   const name = (row) => row.Name || list.key(row);
   return html`<${Title}>${PARTS[part]}<//><${Tabs} part=${part} />
-    <div class="tools"><${Search} value=${filter} onInput=${setFilter} /><a href=${accessHref(part, "new")}>New</a></div>
+    <div class="tools"><${Search} value=${filter} onInput=${setFilter} />
+      <a href=${accessHref(part, "new")}>New</a></div>
     <${Loaded} live=${live}>${([all]) => html`<${Table} heads=${list.heads} none=${list.none}
       rows=${all.filter((row) => name(row).includes(filter))} row=${(row) => html`<tr key=${list.key(row)}>
       <td class="name"><a href=${accessHref(part, list.key(row))}>${plain(name(row))}</a></td>
-      ${list.cells(row).map((cell, i) => html`<td class=${list.heads[i + 1].startsWith("*") ? "wide" : ""}>${cell}</td>`)}
-      </tr>`} />`}<//><${Cli} line=${list.cli} raw=${list.path} />`;
+      ${list.cells(row).map((cell, i) => html`<td
+        class=${list.heads[i + 1].startsWith("*") ? "wide" : ""}>${cell}</td>`)}</tr>`} />`}<//>
+    <${Cli} line=${list.cli} raw=${list.path} />`;
 }
 
 const ONE = { policies: "/v1/acl/policy/", roles: "/v1/acl/role/", tokens: "/v1/acl/token/" };
 const KIND = { policies: "policy", roles: "role", tokens: "token" };
 
 export function AccessOf({ part, id }) {
-  if (id === "new") return html`<${Title}>New ${KIND[part]}<//><${Tabs} part=${part} /><${Edit} part=${part} of=${null} />`;
+  if (id === "new") {
+    return html`<${Title}>New ${KIND[part]}<//><${Tabs} part=${part} /><${Edit} part=${part} of=${null} />`;
+  }
   const path = ONE[part] + encodeURIComponent(id);
   const live = useLive([path]);
   return html`<${Title}>${plain(id)}<//><${Tabs} part=${part} /><${Loaded} live=${live}>${([of]) => html`<${Edit}
@@ -81,8 +86,9 @@ function Edit({ part, of }) {
     }
   };
   if (made) {
-    return html`<div class="box" role="status"><b>The token is made.</b><dl><dt>Secret</dt><dd><code>${made.SecretID}</code></dd>
-      <dt>Accessor</dt><dd>${made.AccessorID}</dd><dt>Ends</dt><dd>${until(made.ExpirationTime)}</dd></dl>
+    return html`<div class="box" role="status"><b>The token is made.</b><dl>
+      <dt>Secret</dt><dd><code>${made.SecretID}</code></dd><dt>Accessor</dt><dd>${made.AccessorID}</dd>
+      <dt>Ends</dt><dd>${until(made.ExpirationTime)}</dd></dl>
       <p>Copy the secret now: whoever has it has the token.</p></div>`;
   }
   return html`${said && html`<${Problem} error=${said} />`}<div class="box">
@@ -95,10 +101,11 @@ function Edit({ part, of }) {
       <option>management</option></select></label></p>`}
     ${part !== "policies" && form.type === "client" && field("Policies", "policies")}
     ${part === "tokens" && !of && field("Ends after (such as 8h)", "ttl")}
-    ${part === "tokens" && of && html`<p class="soft">Made ${ago(Date.parse(of.CreateTime) * 1e6, Date.now())} ago, ends:
-      ${until(of.ExpirationTime)}</p>`}
+    ${part === "tokens" && of && html`<p class="soft">Made ${ago(Date.parse(of.CreateTime) * 1e6, Date.now())} ago,
+      ends: ${until(of.ExpirationTime)}</p>`}
     <p class="tools"><button onClick=${save}>Save</button>${of && html`<${Act} label="Delete" danger
-      question=${`Delete the ${KIND[part]} ${form.name || of.AccessorID}? Whoever uses it loses what it allows.`} run=${async () => {
+      question=${`Delete the ${KIND[part]} ${form.name || of.AccessorID}? Whoever uses it loses what it allows.`}
+      run=${async () => {
         await write(ONE[part] + encodeURIComponent(of.ID ?? of.AccessorID ?? of.Name), undefined, "DELETE");
         location.assign(accessHref(part));
       }} />`}</p></div>`;

@@ -195,10 +195,10 @@ function Bars({ task }) {
     ${all.lanes.map((lane, i) => {
       const [left, right, y] = [x(lane.from), x(lane.to), 44 + i * 28];
       const [inside, before] = [right - left > 180, left > 700];
+      const by = lane.node ? `node ${lane.node.slice(0, 8)}, ` : "";
       return html`<rect class="lane" x=${left} y=${y} height="20" rx="3" width=${Math.max(3, right - left)} />
         <text class=${inside ? "onbar" : ""} x=${inside ? left + 8 : before ? left - 8 : right + 8} y=${y + 15}
-          text-anchor=${before && !inside ? "end" : "start"}>${`epoch ${lane.epoch}, ${lane.node ? `node ${lane.node.slice(0, 8)}, ` : ""}${
-            span(lane.to - lane.from)}`}
+          text-anchor=${before && !inside ? "end" : "start"}>${`epoch ${lane.epoch}, ${by}${span(lane.to - lane.from)}`}
           <title>${plain(lane.message)}</title></text>`;
     })}
     ${all.gaps.map((gap) => html`<rect class="gap" x=${x(gap.from)} y="36" height=${high - 44}
@@ -218,9 +218,10 @@ export function Login() {
     if (back.startsWith("/ui/") && value) location.assign(back);
   };
   const expired = new URLSearchParams(location.search).get("expired");
-  return html`<${Title}>Log in<//>${expired && html`<p class="warn" role="alert">The link has been used before, or its ten
-    minutes are over. Run <code>drover ui -authenticate</code> again, or paste a token.</p>`}<div class="box"><p>${has ? "This tab has a token." :
-    "This tab has no token."} It is kept until the tab is closed.</p>
+  return html`<${Title}>Log in<//>${expired && html`<p class="warn" role="alert">The link has been used before, or its
+    ten minutes are over. Run <code>drover ui -authenticate</code> again, or paste a token.</p>`}
+    <div class="box"><p>${has ? "This tab has a token." : "This tab has no token."} It is kept until
+    the tab is closed.</p>
     <p class="tools"><input type="password" autocomplete="off" aria-label="Token" value=${value}
       onInput=${(e) => set(e.target.value)} /><button onClick=${go}>Use this token</button>
       ${has && html`<button onClick=${() => { setToken(""); setOwn(""); }}>Forget it</button>`}</p></div>

@@ -16,8 +16,9 @@ export function Variables({ id: prefix = "" }) {
     <${Loaded} live=${live}>${([all]) => html`<${Table} rows=${all.filter((v) => v.Path.includes(filter))}
       heads=${["Path", "Namespace", "Changed", "*Locked"]} none=${all.length ? "No variable matches the filter." :
         "There is no variable here that you may list."} row=${(v) => html`<tr key=${`${v.Namespace}/${v.Path}`}>
-      <td class="name"><a href=${variableHref(v.Path, v.Namespace)}>${plain(v.Path)}</a></td><td>${plain(v.Namespace)}</td>
-      <td class="num">${ago(v.ModifyTime, Date.now())} ago</td><td class="wide">${v.Lock ? "yes" : ""}</td></tr>`} />`}<//>
+      <td class="name"><a href=${variableHref(v.Path, v.Namespace)}>${plain(v.Path)}</a></td>
+      <td>${plain(v.Namespace)}</td><td class="num">${ago(v.ModifyTime, Date.now())} ago</td>
+      <td class="wide">${v.Lock ? "yes" : ""}</td></tr>`} />`}<//>
     <${Cli} line="drover var list" raw=${path} />`;
 }
 
@@ -73,7 +74,8 @@ function Edit({ variable, namespace }) {
       <p>It has now: ${plain(theirs)}</p>
       <p class="tools"><button class="danger" onClick=${() => save(variable.ModifyIndex)}>Write mine over it</button>
       <button onClick=${() => take(variable)}>Take theirs</button></p></div>`}
-    <div class="box">${base.ModifyIndex === 0 && html`<p class="tools"><label>Path <input aria-label="Path" value=${path}
+    <div class="box">${base.ModifyIndex === 0 && html`<p class="tools"><label>Path
+      <input aria-label="Path" value=${path}
       onInput=${(e) => setPath(e.target.value)} /></label></p>`}
     ${items.map(([name, value], i) => html`<p class="tools"><input aria-label=${`Name ${i + 1}`} value=${name}
       onInput=${(e) => set(i, e.target.value, value)} /><input aria-label=${`Value ${i + 1}`} autocomplete="off"
