@@ -681,7 +681,8 @@ async fn e4_16_lost_records_cost_no_process_for_ever() {
     let node = go.node().await;
     assert!(!alive(workload));
     eventually("the former driver to end", || plugins.iter().all(|pid| !alive(*pid))).await;
-    assert_eq!(go.plugins().len(), 1);
+    // What the servers know of the driver may be older than the crash, so its next process may still be on its way.
+    eventually("one process that serves", || go.serving().is_some_and(|pid| !plugins.contains(&pid))).await;
     go.rig.server.stop_alloc(id);
     // The node knows it from the servers only, who may have told it a moment after the node was ready.
     eventually("the allocation to be over", || node.handle().allocs().contains(&(id, true))).await;
