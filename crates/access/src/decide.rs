@@ -305,7 +305,14 @@ impl Access {
 
     /// Is it allowed? As [`Access::decide`] says, without the reason.
     pub fn allows(&self, need: &Need<'_>) -> bool {
-        self.decide(need).allowed
+        match *need {
+            // Most requests need this; names of policies would be gathered for nobody.
+            Need::Namespace { namespace, any_of } if self.standing != Standing::Management && namespace != "*" => {
+                let found = self.namespaces.find(namespace, Granted::denies);
+                found.is_some_and(|(_, granted)| !granted.denies() && granted.capabilities.has_any(any_of))
+            }
+            _ => self.decide(need).allowed,
+        }
     }
 
     fn in_namespace(&self, namespace: &str, any_of: &[Capability]) -> Decision<'_> {

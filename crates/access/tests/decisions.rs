@@ -227,6 +227,15 @@ proptest! {
         prop_assert!(!access.allows(&Need::AnyIn(at)));
     }
 
+    #[test]
+    fn the_short_way_decides_as_the_one_with_reasons(texts in prop::collection::vec(policy(true), 0..4), at in place(),
+        capability in prop::sample::select(Capability::ALL)) {
+        let rules: Vec<Rules> = texts.iter().map(|text| rules(text)).collect();
+        let access = Access::of(rules.iter().map(|rules| ("p", rules)));
+        let need = Need::Namespace { namespace: at, any_of: &[capability] };
+        prop_assert_eq!(access.allows(&need), access.decide(&need).allowed);
+    }
+
     /// A block of a name that no policy has yet takes the place of a farther glob: what is added here are further
     /// blocks of names that are there.
     #[test]

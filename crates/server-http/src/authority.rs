@@ -7,11 +7,11 @@
 use std::{
     collections::{BTreeSet, HashMap},
     hash::{BuildHasherDefault, Hasher},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, PoisonError, RwLock, RwLockWriteGuard},
 };
 
 use access::{Access, Identity, Rules};
-use model::{AclToken, AllocId, JobKey, NodeId, Secret, StoreIndex, acl::ANONYMOUS};
+use model::{AclToken, AllocId, JobKey, NodeId, Secret, StoreIndex, TimestampNs, acl::ANONYMOUS};
 use serde_json::Value;
 use server::ServerHandle;
 use state::{State, Table, TableSet};
@@ -21,10 +21,12 @@ const KEPT: usize = 4096;
 
 /// Who is behind a token, and what that caller may.
 pub(crate) struct Known {
-    /// The rights.
-    pub(crate) access: Access,
+    /// The rights; shared by the tokens with the same policies.
+    pub(crate) access: Arc<Access>,
     /// The token; None = none was shown, or the identity of a task.
     pub(crate) token: Option<Arc<AclToken>>,
+    /// When the token expires, in Unix nanoseconds; None = never.
+    expires: Option<TimestampNs>,
     /// The policies that the rights come from, also those of roles.
     pub(crate) policies: BTreeSet<Arc<str>>,
 }
@@ -32,8 +34,18 @@ pub(crate) struct Known {
 impl Known {
     /// Nobody: only what is open to all.
     pub(crate) fn nobody() -> Self {
-        Self { access: Access::none(), token: None, policies: BTreeSet::new() }
+        Self::of(Access::none(), BTreeSet::new())
     }
+
+    /// Somebody without a token.
+    fn of(access: Access, policies: BTreeSet<Arc<str>>) -> Self {
+        Self { access: Arc::new(access), token: None, expires: None, policies }
+    }
+}
+
+/// The time of day, in Unix nanoseconds.
+fn now() -> TimestampNs {
+    i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX)
 }
 
 /// What was compiled, for these policies and roles.
@@ -43,6 +55,8 @@ struct Kept {
     index: StoreIndex,
     /// By accessor of the token, empty for callers without one; with the token's index.
     by_accessor: HashMap<Arc<str>, (StoreIndex, Arc<Known>)>,
+    /// Rights by the policies that give them: many tokens have the same, and few rights stay near the processor.
+    by_policies: HashMap<BTreeSet<Arc<str>>, Arc<Access>>,
     /// The rules of policies.
     rules: HashMap<Arc<str>, Option<Arc<Rules>>>,
     /// By the digest of the token's secret, of tokens as they were at `secrets_at`.
@@ -83,43 +97,42 @@ impl Kept {
 /// Knows the tokens of a cluster with ACLs.
 #[derive(Default)]
 pub(crate) struct Authority {
-    kept: Mutex<Kept>,
+    kept: RwLock<Kept>,
 }
 
 impl Authority {
-    /// Whoever shows this text, which is empty when none is shown; None = it is no valid token.
-    pub(crate) fn caller(&self, server: &ServerHandle, shown: &str) -> Option<Arc<Known>> {
-        let now = i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
+    /// Whoever shows this text, which is empty when none is shown; None = it is no valid token in this state.
+    pub(crate) fn caller(&self, server: &ServerHandle, state: &State, shown: &str) -> Option<Arc<Known>> {
         // A JWT has three parts; its task may have ended, whatever was known of it before.
         if shown.contains('.') {
             let claims = server.keyring().verify(shown)?;
             return match claims["nomad_node_id"].is_null() {
-                true => self.of_task(server, &claims, now),
-                false => of_node(&server.snapshot(), &claims, now),
+                true => self.of_task(state, &claims, now()),
+                false => of_node(state, &claims, now()),
             };
         }
-        let state = server.snapshot();
         let digest = (!shown.is_empty()).then(|| Secret::digest_of(shown));
         let tokens_at = state.index_of(TableSet::from_iter([Table::AclTokens, Table::AclPolicies, Table::AclRoles]));
         // Most requests come with a token that came before: one look instead of a search among all tokens.
         if let Some(digest) = &digest {
-            let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let kept = self.kept.read().unwrap_or_else(PoisonError::into_inner);
             if kept.secrets_at == tokens_at
                 && let Some(known) = kept.by_secret.get(digest)
             {
-                let valid = known.token.as_ref().is_some_and(|token| !token.expired(now));
-                return valid.then(|| known.clone());
+                let known = known.clone();
+                drop(kept);
+                return known.expires.is_none_or(|at| at > now()).then_some(known);
             }
         }
         let token = match &digest {
             None => None,
-            Some(digest) => Some(state.acl_token_by_digest(digest).filter(|token| !token.expired(now))?),
+            Some(digest) => Some(state.acl_token_by_digest(digest).filter(|token| !token.expired(now()))?),
         };
         let (accessor, modified) =
             token.map_or_else(|| (Arc::from(""), 0), |token| (token.accessor_id.clone(), token.modify_index));
         let index = state.index(Table::AclPolicies).max(state.index(Table::AclRoles));
         {
-            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
             if kept.index == index
                 && let Some((at, known)) = kept.by_accessor.get(&accessor)
                 && *at == modified
@@ -132,16 +145,16 @@ impl Authority {
         let known = Arc::new(match token {
             None => {
                 let policies = [Arc::from(ANONYMOUS)].into();
-                let rules = self.compiled(&state, index, &policies);
-                let access = Access::anonymous(rules.iter().map(|(name, rules)| (&**name, &**rules)));
-                Known { access, token: None, policies }
-            }
-            Some(token) if token.management() => {
-                Known { access: Access::management(), token: Some(token.clone()), policies: BTreeSet::new() }
+                let rules = self.compiled(state, index, &policies);
+                Known::of(Access::anonymous(rules.iter().map(|(name, rules)| (&**name, &**rules))), policies)
             }
             Some(token) => {
-                let policies = policies_of(&state, token);
-                Known { access: self.of_policies(&state, index, &policies), token: Some(token.clone()), policies }
+                let policies = if token.management() { BTreeSet::new() } else { policies_of(state, token) };
+                let access = match token.management() {
+                    true => Arc::new(Access::management()),
+                    false => self.shared(state, index, &policies),
+                };
+                Known { access, token: Some(token.clone()), expires: token.expiration_time.ns(), policies }
             }
         });
         let mut kept = self.at(index);
@@ -158,8 +171,8 @@ impl Authority {
 
     /// What is kept, emptied where it is older than this index. A slower request may come with an older state: it
     /// leaves what is newer.
-    fn at(&self, index: StoreIndex) -> std::sync::MutexGuard<'_, Kept> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+    fn at(&self, index: StoreIndex) -> RwLockWriteGuard<'_, Kept> {
+        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
         if kept.index < index {
             *kept = Kept { index, ..Kept::default() };
         }
@@ -193,14 +206,33 @@ impl Authority {
         names.iter().filter_map(|name| Some((name.clone(), rules(name)?))).collect()
     }
 
+    /// The rights of these policies, the same for all who have them.
+    fn shared(&self, state: &State, index: StoreIndex, policies: &BTreeSet<Arc<str>>) -> Arc<Access> {
+        let kept = self.at(index);
+        if kept.index == index
+            && let Some(access) = kept.by_policies.get(policies)
+        {
+            return access.clone();
+        }
+        drop(kept);
+        let access = Arc::new(self.of_policies(state, index, policies));
+        let mut kept = self.at(index);
+        if kept.index == index {
+            if kept.by_policies.len() >= KEPT {
+                kept.by_policies.clear();
+            }
+            kept.by_policies.insert(policies.clone(), access.clone());
+        }
+        access
+    }
+
     fn of_policies(&self, state: &State, index: StoreIndex, names: &BTreeSet<Arc<str>>) -> Access {
         let rules = self.compiled(state, index, names);
         Access::of(rules.iter().map(|(name, rules)| (&**name, &**rules)))
     }
 
     /// The rights of a task whose identity is shown, while its allocation is not terminal.
-    fn of_task(&self, server: &ServerHandle, claims: &Value, now: i64) -> Option<Arc<Known>> {
-        let state = server.snapshot();
+    fn of_task(&self, state: &State, claims: &Value, now: TimestampNs) -> Option<Arc<Known>> {
         let id = claims["nomad_allocation_id"].as_str().and_then(|id| id.parse().ok()).map(AllocId)?;
         let alloc = state.alloc(id).filter(|alloc| !alloc.client_terminal())?;
         if lapsed(claims, now / 1_000_000_000, true).is_some() {
@@ -216,21 +248,20 @@ impl Authority {
             task: claims["nomad_task"].as_str().map(str::to_owned),
         };
         let index = state.index(Table::AclPolicies).max(state.index(Table::AclRoles));
-        let policies = attached(&state, &task);
-        let access = self.of_policies(&state, index, &policies).with_identity(task);
-        Some(Arc::new(Known { access, token: None, policies }))
+        let policies = attached(state, &task);
+        let access = self.of_policies(state, index, &policies).with_identity(task);
+        Some(Arc::new(Known::of(access, policies)))
     }
 }
 
 /// The rights of a node whose identity is shown, while it is registered.
-fn of_node(state: &State, claims: &Value, now: i64) -> Option<Arc<Known>> {
+fn of_node(state: &State, claims: &Value, now: TimestampNs) -> Option<Arc<Known>> {
     let id: NodeId = claims["nomad_node_id"].as_str()?.parse().ok()?;
     state.node(id)?;
     if lapsed(claims, now / 1_000_000_000, true).is_some() {
         return None;
     }
-    let access = Access::of_node(id.to_string());
-    Some(Arc::new(Known { access, token: None, policies: BTreeSet::new() }))
+    Some(Arc::new(Known::of(Access::of_node(id.to_string()), BTreeSet::new())))
 }
 
 /// The policies of a token, also those of its roles.

@@ -51,7 +51,20 @@ impl Caller {
     pub(crate) fn of(authority: Option<&Authority>, server: &ServerHandle, token: &str) -> Result<Self, HttpError> {
         match authority {
             None => Ok(Self(None)),
-            Some(known) => known.caller(server, token).map(|known| Self(Some(known))).ok_or_else(denied),
+            Some(_) => Self::within(authority, server, &server.snapshot(), token),
+        }
+    }
+
+    /// Whoever shows this token, in this state.
+    pub(crate) fn within(
+        authority: Option<&Authority>,
+        server: &ServerHandle,
+        state: &State,
+        token: &str,
+    ) -> Result<Self, HttpError> {
+        match authority {
+            None => Ok(Self(None)),
+            Some(known) => known.caller(server, state, token).map(|known| Self(Some(known))).ok_or_else(denied),
         }
     }
 

@@ -219,7 +219,8 @@ async fn answer(app: &Arc<App>, request: Request<Body>, about: About) -> Result<
     query.flag("stale")?;
     let shown = token(&head.headers).to_owned();
     let decided = |params: &[(&'static str, String)], query: &Query| {
-        let caller = Caller::of(app.authority.as_ref(), &app.server, &shown);
+        let state = app.server.snapshot();
+        let caller = Caller::within(app.authority.as_ref(), &app.server, &state, &shown);
         // What is open to all is open with any token.
         let caller = if matches!(needs, Needs::Open) {
             caller.or_else(|_| Ok::<_, HttpError>(Caller::nobody(app)))
@@ -227,7 +228,7 @@ async fn answer(app: &Arc<App>, request: Request<Body>, about: About) -> Result<
             caller
         }?;
         let asked = Asked { params, query };
-        match needs.met(&asked, &app.server.snapshot(), &mut |need| caller.may(need)) {
+        match needs.met(&asked, &state, &mut |need| caller.may(need)) {
             true => Ok(caller),
             false => Err(denied()),
         }
