@@ -137,6 +137,10 @@ pub(crate) async fn metrics(ctx: Ctx) -> Result<Reply, HttpError> {
     ctx.plain(&View::of(gauges, &counters, &stats.samples))
 }
 
+pub(crate) async fn trends(ctx: Ctx) -> Result<Reply, HttpError> {
+    ctx.plain(&ctx.server().trends())
+}
+
 #[allow(clippy::cast_precision_loss, reason = "metrics are read as floats; beyond 2^53 the last digits do not matter")]
 fn real(n: u64) -> f64 {
     n as f64

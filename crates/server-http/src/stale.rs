@@ -113,6 +113,7 @@ mod tests {
         "/v1/agent/monitor",
         "/v1/agent/schedulers",
         "/v1/metrics",
+        "/v1/metrics/trends",
         "/v1/regions",
         "/v1/status/leader",
         "/v1/status/peers",

@@ -36,11 +36,10 @@ pub(crate) async fn page(ctx: Ctx) -> Result<Reply, HttpError> {
     if let Some(hashed) = ctx.uri.path().strip_prefix("/ui/-/") {
         let asset = ::ui::asset(hashed).ok_or_else(|| HttpError::new(StatusCode::NOT_FOUND, ""))?;
         let lasting = HeaderValue::from_static("public, max-age=31536000, immutable");
-        let reply = if compress::wanted(&ctx.headers) && !asset.gzip.is_empty() {
-            Reply::bytes(asset.content_type, asset.gzip.as_slice())
-                .with_header(CONTENT_ENCODING, HeaderValue::from_static("gzip"))
+        let reply = if compress::wanted(&ctx.headers) {
+            Reply::bytes(asset.content_type, asset.gzip).with_header(CONTENT_ENCODING, HeaderValue::from_static("gzip"))
         } else {
-            Reply::bytes(asset.content_type, asset.bytes)
+            Reply::bytes(asset.content_type, asset.bytes().map_err(HttpError::internal)?)
         };
         return Ok(guarded(reply).with_header(CACHE_CONTROL, lasting));
     }

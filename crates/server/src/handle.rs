@@ -34,6 +34,7 @@ use crate::{
     schemas::DriverSchemas,
     sessions::NodeSessions,
     sweep::sweeper::Sweeper,
+    trends::Trends,
     watches::{Watched, Watches},
     worker::PlanCounts,
 };
@@ -72,6 +73,7 @@ pub(crate) struct Inner {
     pub(crate) recovering: Arc<Recovering>,
     pub(crate) runner: Arc<Runner>,
     pub(crate) samples: Arc<Samples>,
+    pub(crate) trends: Arc<Trends>,
     pub(crate) plans: Arc<PlanCounts>,
     /// Handlers of the HTTP API that have panicked.
     pub(crate) handler_panics: AtomicU64,
@@ -137,6 +139,7 @@ impl Inner {
             recovering: Arc::new(recovering),
             runner,
             samples: Arc::default(),
+            trends: Arc::default(),
             plans: Arc::default(),
             handler_panics: AtomicU64::default(),
             logins: Logins::default(),
@@ -203,6 +206,11 @@ impl ServerHandle {
         stats
     }
 
+    /// The cluster over the last hour, oldest first; see [`api::shapes::Trend`].
+    #[must_use]
+    pub fn trends(&self) -> Vec<api::shapes::Trend> {
+        self.inner.trends.all()
+    }
     /// What each loop does, and since when.
     #[must_use]
     pub fn progress(&self) -> Vec<api::shapes::LoopHealth> {

@@ -50,6 +50,7 @@ pub mod snapshot;
 pub mod store_copy;
 pub mod sweep;
 mod threads;
+mod trends;
 mod updates;
 mod watchdog;
 mod watches;

@@ -101,6 +101,8 @@ loops! {
     ROOT_KEYS = "root keys" "", Report, "a rotation, every minute", "nothing", "tries again in a minute", "ends";
     COLLECTION = "collection" "", Report, "the clock", "what may be garbage, and when it is old",
         "tries again at the next interval", "ends";
+    TRENDS = "trends" "", Report, "every 10 s, less often where a look at the state takes over 0.1 s",
+        "what the cluster looked like over the last hour, in memory", "tries again with the next point", "ends";
     HTTP = "http" "", Report, "requests of clients; they are counted as one loop", "nothing",
         "answers with the error", "open requests end";
     SESSIONS = "sessions" "", Report, "connections of nodes", "nothing", "refuses the connection, with the reason",

@@ -40,7 +40,7 @@ use crate::{
     shared::SharedKey,
     sweep::FIRST_SWEEP,
     threads::Threads,
-    watchdog,
+    trends, watchdog,
     worker::Worker,
 };
 
@@ -300,6 +300,8 @@ impl Server {
             Err(listener) => runner.spawn_loop(&loops::SESSIONS, node_gateway::serve(gateway, listener)),
         }
         if threads == Threads::Own {
+            let trends = trends::trends_loop(inner.trends.clone(), inner.published.clone(), runner.clone());
+            runner.spawn_loop(&loops::TRENDS, trends);
             server.watchdog = Some(watchdog::watch(&runner, inner.config.stuck_after).map_err(StartError::Thread)?);
         }
         tracing::info!(cluster = %cluster_id, rpc = %rpc_addr, index = state.latest_index(), "server started");

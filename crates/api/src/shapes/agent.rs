@@ -91,6 +91,37 @@ pub struct HealthPart {
     pub notes: Vec<String>,
 }
 
+/// What the cluster looked like at one time: `GET /v1/metrics/trends` has the last hour of them. A stock server has
+/// none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct Trend {
+    /// When, in Unix nanoseconds.
+    pub time: i64,
+    /// Nodes that take work; the totals are theirs.
+    pub nodes_ready: u64,
+    /// Allocations that run.
+    pub allocs_running: u64,
+    /// MHz that allocations have on their nodes.
+    pub cpu_used: i64,
+    /// MHz that there are for them.
+    pub cpu_total: i64,
+    /// MiB that allocations have on their nodes.
+    #[serde(rename = "MemoryUsedMB")]
+    pub memory_used_mb: i64,
+    /// MiB that there are for them.
+    #[serde(rename = "MemoryTotalMB")]
+    pub memory_total_mb: i64,
+    /// Allocations that jobs want and that could not be placed.
+    pub queued: u64,
+    /// Allocations placed since the point before.
+    pub placed: u64,
+    /// Remote tasks that got another manager since the point before.
+    pub hand_overs: u64,
+    /// Remote tasks without a manager.
+    pub unmanaged: u64,
+}
+
 /// State of a server loop.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -580,3 +580,11 @@ async fn the_web_ui_can_be_switched_off() {
         assert!(raw.status == StatusCode::NOT_FOUND && raw.text().contains("switched off"), "{path}: {}", raw.text());
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_hour_begins_with_the_server() {
+    let c = Cluster::start().await;
+    let points =
+        c.until("/v1/metrics/trends", "a point", |points| points.as_array().is_some_and(|p| !p.is_empty())).await;
+    assert!(points[0]["Time"].as_i64() > Some(0) && points[0]["NodesReady"] == 0, "{points}");
+}
