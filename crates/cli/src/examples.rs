@@ -36,7 +36,8 @@ drover completion fish > ~/.config/fish/completions/drover.fish"
         ["demo"] => {
             "\
 drover demo    drain, kill and replace nodes under a remote task that runs on
-drover demo -keep    leave the cluster running to look around"
+drover demo -keep    leave the cluster running to look around
+drover demo -ui    watch the task in a browser while its managers die, until Ctrl-C"
         }
         ["driver"] => {
             "\

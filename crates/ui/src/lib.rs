@@ -1,10 +1,12 @@
-//! The web UI: static files within the program, compressed once. It knows no server and no request; begin reading
-//! with `web/app.js`, whose pages ask the same HTTP API as everybody.
+//! The web UI: static files within the program, compressed. It knows no server and no request; begin reading with
+//! `web/app.js`, whose pages ask the same HTTP API as everybody.
 
-use std::{io::Write as _, sync::LazyLock};
+use std::{
+    io::{self, Read as _},
+    sync::LazyLock,
+};
 
-use flate2::{Compression, write::GzEncoder};
-use sha2::{Digest as _, Sha256};
+use flate2::read::GzDecoder;
 
 /// A file of the web UI.
 #[derive(Debug)]
@@ -13,10 +15,20 @@ pub struct Asset {
     pub path: &'static str,
     /// Its media type.
     pub content_type: &'static str,
-    /// Its bytes.
-    pub bytes: &'static [u8],
-    /// The same, as gzip.
-    pub gzip: Vec<u8>,
+    /// Its bytes as gzip.
+    pub gzip: &'static [u8],
+}
+
+impl Asset {
+    /// Its bytes, for whoever takes no gzip.
+    ///
+    /// # Errors
+    /// None with the files that the build has compressed.
+    pub fn bytes(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        GzDecoder::new(self.gzip).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
 }
 
 /// The page that every address below `/ui/` answers with.
@@ -28,70 +40,17 @@ pub struct Shell {
     pub etag: String,
 }
 
-const JS: &str = "text/javascript; charset=utf-8";
-const CSS: &str = "text/css; charset=utf-8";
-const SVG: &str = "image/svg+xml";
-const INDEX: &str = include_str!("../web/index.html");
+include!(concat!(env!("OUT_DIR"), "/files.rs"));
 
-macro_rules! files {
-    ($($kind:ident $path:literal),* $(,)?) => {
-        &[$(($path, $kind, include_bytes!(concat!("../web/", $path)).as_slice())),*]
-    };
-}
-
-const FILES: &[(&str, &str, &[u8])] = files![
-    JS "app.js",
-    CSS "css/base.css",
-    SVG "icon.svg",
-    JS "lib/api.js",
-    JS "lib/diff.js",
-    JS "lib/format.js",
-    JS "lib/html.js",
-    JS "lib/lanes.js",
-    JS "lib/loads.js",
-    JS "lib/parts.js",
-    JS "lib/routes.js",
-    JS "pages/access.js",
-    JS "pages/cluster.js",
-    JS "pages/jobs.js",
-    JS "pages/places.js",
-    JS "pages/variables.js",
-    JS "vendor/hooks.js",
-    JS "vendor/htm.js",
-    JS "vendor/preact.js",
-];
-
-static HASH: LazyLock<String> = LazyLock::new(|| {
-    let mut all = Sha256::new_with_prefix(INDEX);
-    for (path, _, bytes) in FILES {
-        all.update(path);
-        all.update(bytes);
-    }
-    all.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+static SHELL: LazyLock<Shell> = LazyLock::new(|| Shell {
+    html: include_str!("../web/index.html").replace("@HASH@", hash()),
+    etag: format!("\"{}\"", hash()),
 });
-
-static ASSETS: LazyLock<Vec<Asset>> = LazyLock::new(|| {
-    let compressed = |bytes: &[u8]| {
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-        // Writing to memory does not fail; if it did, the file would go out as it is.
-        encoder.write_all(bytes).and_then(|()| encoder.finish()).unwrap_or_default()
-    };
-    let asset = |(path, content_type, bytes): &(&'static str, &'static str, &'static [u8])| Asset {
-        path,
-        content_type,
-        bytes,
-        gzip: compressed(bytes),
-    };
-    FILES.iter().map(asset).collect()
-});
-
-static SHELL: LazyLock<Shell> =
-    LazyLock::new(|| Shell { html: INDEX.replace("@HASH@", hash()), etag: format!("\"{}\"", hash()) });
 
 /// Hash of all files: 16 hexadecimal digits that change when any of them does.
 #[must_use]
 pub fn hash() -> &'static str {
-    &HASH
+    HASH
 }
 
 /// The file at `HASH/PATH`; None where the hash is of another release or there is no such file.

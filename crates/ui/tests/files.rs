@@ -1,6 +1,6 @@
 //! What is embedded is what lies in `web/`, vendored files are those of their releases, and no text becomes markup.
 
-use std::{fs, io::Read as _, path::Path};
+use std::{fs, path::Path};
 
 use sha2::{Digest as _, Sha256};
 
@@ -26,9 +26,7 @@ fn every_file_is_embedded_and_its_compressed_form_is_the_same() {
     files_below(&web(), &mut found);
     for name in found.iter().filter(|name| name.ends_with(".js") || name.ends_with(".css")) {
         let asset = ui::asset(&format!("{}/{name}", ui::hash())).unwrap_or_else(|| panic!("{name} is not embedded"));
-        let mut bytes = Vec::new();
-        flate2::read::GzDecoder::new(&asset.gzip[..]).read_to_end(&mut bytes).expect("gzip");
-        assert!(bytes == asset.bytes, "{name}");
+        assert!(asset.bytes().expect("gzip") == fs::read(web().join(name)).expect("file"), "{name}");
     }
     assert!(ui::asset("0000000000000000/app.js").is_none() && ui::asset("app.js").is_none());
     assert!(ui::shell().html.contains(&format!("/ui/-/{}/app.js", ui::hash())) && !ui::shell().html.contains("@HASH@"));
@@ -45,9 +43,9 @@ fn vendored_files_are_those_of_the_manifest() {
         assert_eq!(hash, sha256, "{file}");
         listed += 1;
     }
-    let scripts = fs::read_dir(web().join("vendor")).expect("vendor").flatten();
-    let scripts = scripts.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "js"));
-    assert_eq!(scripts.count(), listed, "each vendored script has its line");
+    let files = fs::read_dir(web().join("vendor")).expect("vendor").flatten();
+    let served = files.filter(|entry| entry.path().extension().is_some_and(|end| end == "js" || end == "css"));
+    assert_eq!(served.count(), listed, "each vendored file has its line");
 }
 
 #[test]

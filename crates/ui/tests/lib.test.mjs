@@ -1,10 +1,13 @@
 // Run: cargo xtask interop ui
 import assert from "node:assert/strict";
 import test from "node:test";
+import { bare, coloured, filterOf } from "../web/lib/ansi.js";
+import { ceiling, chart, HIGH, WIDE } from "../web/lib/chart.js";
 import { plain, span, unplaced } from "../web/lib/format.js";
 import { lanes } from "../web/lib/lanes.js";
 import { loads } from "../web/lib/loads.js";
-import { jobHref, parse, slotHref, variableHref } from "../web/lib/routes.js";
+import { matches } from "../web/lib/matches.js";
+import { execHref, filesHref, jobHref, parse, slotHref, variableHref } from "../web/lib/routes.js";
 
 test("addresses of Nomad's web UI lead to the same objects", () => {
   assert.deepEqual(parse("/ui/"), { page: "jobs" });
@@ -19,6 +22,12 @@ test("addresses of Nomad's web UI lead to the same objects", () => {
     assert.deepEqual(parse(path), { page: "variable", id: "nomad/jobs/a", namespace: "prod" });
   }
   assert.deepEqual(parse("/ui/variables/path/nomad/jobs"), { page: "variables", id: "nomad/jobs" });
+  assert.deepEqual(parse("/ui/allocations/a1/fs"), { page: "files", id: "a1", path: "/" });
+  assert.deepEqual(parse("/ui/allocations/a1/web/fs/local"), { page: "files", id: "a1", path: "/web/local" });
+  assert.deepEqual(parse(filesHref("a1", "/t/a b%/c")), { page: "files", id: "a1", path: "/t/a b%/c" });
+  const [path, query] = execHref({ JobID: "a/b", Namespace: "prod", TaskGroup: "g", ID: "0123456789" }, "t").split("?");
+  assert.deepEqual(parse(path, query),
+    { page: "exec", id: "a/b", namespace: "prod", group: "g", task: "t", alloc: "01234567" });
   assert.deepEqual(parse("/ui/administration/roles"), { page: "access", part: "roles" });
   assert.deepEqual(parse("/ui/administration/policies/a%2Fb"), { page: "accessOf", part: "policies", id: "a/b" });
   assert.equal(parse("/ui/nonsense").page, "missing");
@@ -74,4 +83,41 @@ test("what allocations take is counted on their nodes, the fullest first", () =>
   assert.deepEqual(found.map((n) => [n.id, n.cpu, n.cpuTotal, n.memory, n.memoryTotal]), [["b", 165, 1000, 33, 1000],
     ["a", 0, 1000, 0, 1000]]);
   assert.deepEqual(found[0].jobs, [["x", "default", 2], ["y", "default", 1]]);
+});
+
+test("output keeps its colours and nothing else that it says to a terminal", () => {
+  assert.deepEqual(coloured("plain"), [{ text: "plain", name: "" }]);
+  assert.deepEqual(coloured("\x1b[1;31mbad\x1b[0m ok"),
+    [{ text: "bad", name: "ansi-red ansi-bold" }, { text: " ok", name: "" }]);
+  // Cursor movements, window titles and links go; numbers of large palettes are no codes of their own.
+  assert.deepEqual(coloured("\x1b[2Ja\x1b]0;title\x07b\x1b[38;5;31mc"), [{ text: "abc", name: "" }]);
+  assert.equal(bare("\x1b[32mg\x1b[39mo"), "go");
+});
+
+test("a filter is a text or an expression", () => {
+  assert.ok(filterOf("a.c").fits("xa.cx") && !filterOf("a.c").fits("abc"));
+  assert.ok(filterOf("/a.c$/i").fits("xABC") && !filterOf("/a.c$/").fits("ABC"));
+  const broken = filterOf("/(/");
+  assert.ok(broken.wrong && broken.fits("everything"));
+});
+
+test("lines of a chart", () => {
+  assert.deepEqual([0, 1, 1.2, 7, 60, 2000].map(ceiling), [1, 1, 2, 10, 100, 2000]);
+  const points = [{ at: 0, values: [0, 10] }, { at: 10, values: [5, 10] }, { at: 100, values: [10, 10] }];
+  const made = chart(points, 50);
+  assert.equal(made.top, 10);
+  // A gap breaks each line.
+  assert.deepEqual(made.lines[0], [`0.0,${HIGH}.0 ${WIDE / 10}.0,${HIGH / 2}.0`, `${WIDE}.0,0.0`]);
+  assert.deepEqual(chart([], 50).lines, []);
+});
+
+test("one field finds pages, tasks by their provider's name, and what the servers find", () => {
+  const pages = [["jobs", "Jobs"], ["topology", "Topology"]];
+  const tasks = [{ SlotName: "default/a.g[0]/t", ProviderId: "arn:aws:ecs:task/77" }];
+  const servers = { jobs: [{ ID: "web", Scope: ["prod", "web"] }], nodes: [{ ID: "n1", Scope: ["0123456789"] }],
+    allocs: [{ ID: "web.g[0]", Scope: ["prod", "abcdefgh-1"] }], images: [{ ID: "x", Scope: [] }] };
+  assert.deepEqual(matches("", pages, tasks, {}).map((m) => m.name), ["Jobs", "Topology"]);
+  assert.deepEqual(matches("TASK/77", pages, tasks, {}).map((m) => m.href), [slotHref("default/a.g[0]/t")]);
+  assert.deepEqual(matches("zz", pages, tasks, servers).map((m) => m.href),
+    [jobHref("web", "prod"), "/ui/allocations/abcdefgh-1", "/ui/clients/0123456789"]);
 });

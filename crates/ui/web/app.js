@@ -2,22 +2,29 @@
 import { render } from "./vendor/preact.js";
 import { useEffect, useState } from "./vendor/hooks.js";
 import { setToken, write } from "./lib/api.js";
+import { Expiry } from "./lib/expiry.js";
 import { html } from "./lib/html.js";
+import { Palette } from "./lib/palette.js";
 import { Title } from "./lib/parts.js";
 import { parse } from "./lib/routes.js";
 import { Access, AccessOf } from "./pages/access.js";
+import { Exec } from "./pages/exec.js";
+import { Files } from "./pages/files.js";
 import { Evaluations, Job, Jobs, Run } from "./pages/jobs.js";
 import { Servers, Services, Topology } from "./pages/cluster.js";
 import { Allocation, Client, Clients, Login, Remote, Slot } from "./pages/places.js";
+import { NamespaceOf, Namespaces } from "./pages/namespaces.js";
+import { Trends } from "./pages/trends.js";
 import { NewVariable, Variable, Variables } from "./pages/variables.js";
 
 const Missing = () => html`<${Title}>There is no such page<//><p><a href="/ui/jobs">Jobs</a></p>`;
 const PAGES = { jobs: Jobs, run: Run, job: Job, allocation: Allocation, clients: Clients, client: Client, remote: Remote,
   slot: Slot, evaluations: Evaluations, login: Login, missing: Missing, servers: Servers, services: Services,
   topology: Topology, variable: Variable, variables: Variables, newVariable: NewVariable, access: Access,
-  accessOf: AccessOf };
+  accessOf: AccessOf, exec: Exec, files: Files, trends: Trends, namespaces: Namespaces,
+  namespaceOf: NamespaceOf };
 const NAV = [["jobs", "Jobs", "j"], ["remote", "Remote", "m"], ["clients", "Clients", "c"],
-  ["servers", "Servers", "s"], ["topology", "Topology", "t"], ["services", "Services", "i"],
+  ["servers", "Servers", "s"], ["topology", "Topology", "t"], ["trends", "Last hour", "h"], ["services", "Services", "i"],
   ["variables", "Variables", "v"], ["evaluations", "Evaluations", "e"],
   ["administration", "Access", "a"], ["settings/tokens", "Log in", ""]];
 
@@ -28,9 +35,10 @@ document.documentElement.dataset.theme = dark();
 function App() {
   const [at, go] = useState(() => location.pathname + location.search);
   const [theme, setTheme] = useState(dark);
+  const [searches, search] = useState(false);
+  const moved = () => go(location.pathname + location.search);
+  const visit = (href) => { history.pushState(null, "", href); moved(); scrollTo(0, 0); };
   useEffect(() => {
-    const moved = () => go(location.pathname + location.search);
-    const visit = (href) => { history.pushState(null, "", href); moved(); scrollTo(0, 0); };
     const click = (e) => {
       const link = e.target.closest?.("a");
       if (!link || e.defaultPrevented || e.button || e.ctrlKey || e.metaKey || e.shiftKey || link.target) return;
@@ -41,12 +49,16 @@ function App() {
     };
     let second = false;
     const key = (e) => {
-      if (e.target.closest?.("input, textarea, select, dialog") || e.ctrlKey || e.metaKey || e.altKey) return;
+      if ((e.ctrlKey || e.metaKey) && e.key === "k" && !e.target.closest?.(".terminal")) {
+        e.preventDefault();
+        search(true);
+      }
+      if (e.target.closest?.("input, textarea, select, dialog, .terminal") || e.ctrlKey || e.metaKey || e.altKey) return;
       const to = second && NAV.find(([, , letter]) => letter && letter === e.key);
       second = e.key === "g";
       if (to) visit(`/ui/${to[0]}`);
-      const search = e.key === "/" && document.querySelector("input[type=search]");
-      if (search) { e.preventDefault(); search.focus(); }
+      const field = e.key === "/" && document.querySelector("input[type=search]");
+      if (field) { e.preventDefault(); field.focus(); }
     };
     addEventListener("popstate", moved);
     document.addEventListener("click", click);
@@ -69,9 +81,12 @@ function App() {
   return html`<a class="skip" href="#main">Skip to the page</a>
     <header><a class="name" href="/ui/jobs">Drover</a><nav aria-label="Pages">${NAV.map(([to, title]) => html`
       <a href=${`/ui/${to}`} aria-current=${path.startsWith(`/ui/${to}`) ? "page" : null}>${title}</a>`)}</nav>
+      <button onClick=${() => search(true)} title="Ctrl+K">Go to</button>
       <button onClick=${flip}>${theme === "dark" ? "Light" : "Dark"}</button></header>
-    <main id="main"><${PAGES[route.page]} ...${route}
-      key=${route.page + (route.part ?? "") + (route.id ?? "")} /></main>`;
+    <${Expiry} /><main id="main"><${PAGES[route.page]} ...${route}
+      key=${route.page + (route.part ?? "") + (route.id ?? "")} /></main>
+    ${searches && html`<${Palette} pages=${[...NAV, ["jobs/run", "Run a job"]]} visit=${visit}
+      close=${() => search(false)} />`}`;
 }
 
 /** A link of `drover ui -authenticate` brings a token that is good for one exchange: it leaves the address first. */

@@ -47,10 +47,15 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     output::line(&format!("Opening URL {url:?}"));
-    if !OPENERS.iter().any(|program| opened(program, &url)) {
+    if !open(&url) {
         bail!("found no program that opens a browser ({}); open the address yourself", OPENERS.join(", "));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Opens an address in the person's browser; false = no program that does was found.
+pub(crate) fn open(url: &str) -> bool {
+    OPENERS.iter().any(|program| opened(program, url))
 }
 
 fn opened(program: &str, url: &str) -> bool {

@@ -7,6 +7,7 @@
 
 pub(crate) mod cluster;
 mod counter;
+mod rounds;
 pub(crate) mod story;
 pub(crate) mod sweep;
 
@@ -23,6 +24,9 @@ pub(crate) struct DemoArgs {
     /// Leave the cluster running at the end and print what to try.
     #[arg(long)]
     keep: bool,
+    /// Open the remote task in a browser, and go on killing its managers until Ctrl-C.
+    #[arg(long, conflicts_with = "keep")]
+    ui: bool,
     /// Time that a node may act without contact to the server; the hand-over after a SIGKILL takes about as long.
     #[arg(long, default_value = "2s", value_name = "DURATION")]
     lease: model::GoDuration,
@@ -54,7 +58,7 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode> {
     let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let outcome = tokio::select! {
-        outcome = tokio::time::timeout(LIMIT, story::tell(&mut cluster)) => match outcome {
+        outcome = tokio::time::timeout(LIMIT, story::tell(&mut cluster, args.ui)) => match outcome {
             Ok(outcome) => outcome,
             Err(_) => Err(anyhow::anyhow!("the demo did not finish within {} seconds", LIMIT.as_secs())),
         },
@@ -64,9 +68,24 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode> {
     if let Err(error) = &outcome {
         eprintln!("\ndrover demo: {error:#}");
     }
-    let held = outcome.as_ref().is_ok_and(story::Report::all_held);
+    let mut held = outcome.as_ref().is_ok_and(story::Report::all_held);
     if !held {
         cluster.print_logs(if args.verbose { usize::MAX } else { 12 });
+    }
+    if let Ok(report) = &outcome
+        && args.ui
+    {
+        report.print();
+        output::line("\nManagers go on to be killed, one after the other. Ctrl-C ends it.");
+        tokio::select! {
+            ended = rounds::go_on(&mut cluster) => if let Err(error) = ended {
+                eprintln!("drover demo: {error:#}");
+                cluster.print_logs(12);
+                held = false;
+            },
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
     }
     let keep = args.keep && outcome.is_ok();
     // Before more is printed: where nobody reads any more, that ends this process.
@@ -74,7 +93,9 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode> {
     if keep {
         cluster.keep();
     }
-    if let Ok(report) = &outcome {
+    if let Ok(report) = &outcome
+        && !args.ui
+    {
         report.print();
         output::line("");
         output::line(ELSEWHERE);

@@ -18,6 +18,7 @@ use serde_json::json;
 use super::{
     cluster::Cluster,
     counter::{self, Follower, Process},
+    rounds,
 };
 use crate::{
     conn::Conn,
@@ -29,7 +30,7 @@ const HELLO: &str = include_str!("../../../../examples/hello.nomad.hcl");
 const COUNTER: &str = include_str!("../../../../examples/remote-counter.nomad.hcl");
 
 /// How long any single step may take.
-const STEP: Duration = Duration::from_secs(30);
+pub(super) const STEP: Duration = Duration::from_secs(30);
 
 /// One line of the closing table.
 struct Outcome {
@@ -120,7 +121,7 @@ pub(crate) async fn until<T, F: Future<Output = Result<Option<T>>>>(
     }
 }
 
-async fn node_id(conn: &Conn, name: &str, status: NodeStatus) -> Result<model::NodeId> {
+pub(super) async fn node_id(conn: &Conn, name: &str, status: NodeStatus) -> Result<model::NodeId> {
     until(&format!("node {name} {status:?}"), STEP, || async {
         let nodes = conn.ask(call::nodes()).await?;
         Ok(nodes.into_iter().find(|n| &*n.name == name && n.status == status).map(|n| n.id))
@@ -202,8 +203,9 @@ impl Teller<'_> {
     }
 }
 
-/// Tells the story. An error is a step that could not be done at all; promises that did not hold are in the report.
-pub(crate) async fn tell(cluster: &mut Cluster) -> Result<Report> {
+/// Tells the story; `ui` = with the page of the remote task open. An error is a step that could not be done at all;
+/// promises that did not hold are in the report.
+pub(crate) async fn tell(cluster: &mut Cluster, ui: bool) -> Result<Report> {
     let start = Instant::now();
     let time = Timeline(start);
     time.say(&format!("cluster in {}", cluster.dir().display()))?;
@@ -233,6 +235,9 @@ pub(crate) async fn tell(cluster: &mut Cluster) -> Result<Report> {
         "remote job counter runs as pid {} in a runtime outside both nodes; {first} manages it",
         instance.pid
     ))?;
+    if ui {
+        rounds::open(teller.cluster);
+    }
 
     drain(&mut teller, &first, second).await?;
     kill_node(&mut teller, second, &first).await?;

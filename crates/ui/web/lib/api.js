@@ -1,9 +1,16 @@
 // Requests to the agent. The token is in sessionStorage and goes into a header, never into an address.
 import { useEffect, useState } from "../vendor/hooks.js";
+import { listen } from "./stream.js";
+import { topicsOf } from "./topics.js";
 
 const KEY = "drover-token";
 export const token = () => sessionStorage.getItem(KEY) ?? "";
-export const setToken = (value) => (value ? sessionStorage.setItem(KEY, value) : sessionStorage.removeItem(KEY));
+/** Name of the event that tells of another token. */
+export const CHANGED = "drover-token";
+export function setToken(value) {
+  if (value) sessionStorage.setItem(KEY, value); else sessionStorage.removeItem(KEY);
+  dispatchEvent(new Event(CHANGED));
+}
 
 /** What the server refused: its own sentence and the status. */
 export class Refused extends Error {
@@ -13,7 +20,10 @@ export class Refused extends Error {
 export async function ask(path, { method = "GET", body, signal } = {}) {
   const headers = token() ? { "X-Nomad-Token": token() } : {};
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  const reply = await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
+  const sent = fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
+  const reply = await sent.catch((error) => {
+    throw signal?.aborted ? error : new Error("The agent does not answer. Does it run, and does this machine reach it?");
+  });
   if (!reply.ok) throw new Refused(reply.status, await reply.text());
   return reply;
 }
@@ -29,53 +39,97 @@ const pause = (ms, signal) => new Promise((done) => {
   signal.addEventListener("abort", () => { clearTimeout(timer); done(); });
 });
 
-/**
- * Reads these paths and keeps them fresh with one blocking query, on the first. A hidden tab asks nothing; leaving
- * the page ends the request. `stale` says since when there has been no answer. `few` is a query that makes the first
- * answer short: its rows are shown while the whole list is on its way.
- */
-export function useLive(paths, few = "") {
+/** A state that `follow` keeps while the tab is seen; a hidden tab asks nothing, leaving the page ends all requests. */
+function useWhileSeen(key, follow) {
   const [got, set] = useState({ data: null, error: null, stale: 0 });
-  const key = paths.join("\n");
   useEffect(() => {
     let stop = null;
-    const follow = async (signal) => {
-      let index = 0;
-      let tries = 0;
-      while (!signal.aborted) {
-        try {
-          const [first, ...others] = paths;
-          if (few && !index && !tries) {
-            const rows = await read(first + few, signal);
-            if (!signal.aborted) set((old) => (old.data ? old : { data: [rows], error: null, stale: 0 }));
-          }
-          const wait = index ? `${first.includes("?") ? "&" : "?"}index=${index}&wait=60s` : "";
-          const reply = await ask(first + wait, { signal });
-          const seen = Number(reply.headers.get("X-Nomad-Index"));
-          const data = [await reply.json(), ...await Promise.all(others.map((path) => read(path, signal)))];
-          if (signal.aborted) return;
-          set({ data, error: null, stale: 0 });
-          tries = 0;
-          // At most one request a second, also where everything changes all the time.
-          index = seen;
-          await pause(index ? 1000 : 3000, signal);
-        } catch (error) {
-          if (signal.aborted) return;
-          set((old) => ({ data: old.data, error, stale: old.stale || Date.now() }));
-          if (error instanceof Refused && error.status < 500) return;
-          index = 0;
-          tries += 1;
-          await pause(Math.min(15000, 500 * 2 ** tries) * (0.7 + 0.6 * Math.random()), signal);
-        }
-      }
-    };
-    const start = () => { if (!stop) { stop = new AbortController(); follow(stop.signal); } };
     const end = () => { stop?.abort(); stop = null; };
-    const seen = () => (document.hidden ? end() : start());
+    const seen = () => {
+      if (document.hidden) return end();
+      if (!stop) { stop = new AbortController(); follow(stop.signal, set); }
+      return undefined;
+    };
     set({ data: null, error: null, stale: 0 });
     seen();
     document.addEventListener("visibilitychange", seen);
     return () => { document.removeEventListener("visibilitychange", seen); end(); };
   }, [key]);
   return got;
+}
+
+/** What a page waits with until there is news of these topics; null where no event tells of them. */
+function newsOf(topics, signal) {
+  if (!topics.length) return null;
+  let [news, state, woken] = [false, "", () => {}];
+  const end = listen((heard, now) => {
+    state = now;
+    if (now === "refused" || heard.some((topic) => topic === "*" || topics.includes(topic))) { news = true; woken(); }
+  });
+  signal.addEventListener("abort", () => { end(); woken(); });
+  return {
+    refused: () => state === "refused",
+    forget: () => { news = false; },
+    wait: async () => { if (!news && !signal.aborted) await new Promise((done) => { woken = done; }); },
+  };
+}
+
+/**
+ * Reads these paths and keeps them fresh: when the event stream tells of a change, or with one blocking query on the
+ * first where it cannot. `stale` says since when there has been no answer. `few` is a query that makes the first
+ * answer short: its rows are shown, as `partial`, while the whole list is on its way.
+ */
+export function useLive(paths, few = "") {
+  return useWhileSeen(paths.join("\n"), async (signal, set) => {
+    const news = newsOf(topicsOf(paths), signal);
+    let index = 0;
+    let tries = 0;
+    while (!signal.aborted) {
+      try {
+        const [first, ...others] = paths;
+        if (few && !index && !tries) {
+          const rows = await read(first + few, signal);
+          if (!signal.aborted) set((old) => (old.data ? old : { data: [rows], error: null, stale: 0, partial: true }));
+        }
+        const blocks = !news || news.refused();
+        const wait = blocks && index ? `${first.includes("?") ? "&" : "?"}index=${index}&wait=60s` : "";
+        news?.forget();
+        const reply = await ask(first + wait, { signal });
+        const seen = Number(reply.headers.get("X-Nomad-Index"));
+        const data = [await reply.json(), ...await Promise.all(others.map((path) => read(path, signal)))];
+        if (signal.aborted) return;
+        set({ data, error: null, stale: 0 });
+        tries = 0;
+        index = seen;
+        // At most one request a second, also where everything changes all the time.
+        const next = Date.now() + (index ? 1000 : 3000);
+        if (news && !news.refused()) await news.wait();
+        await pause(next - Date.now(), signal);
+      } catch (error) {
+        if (signal.aborted) return;
+        set((old) => ({ data: old.data, error, stale: old.stale || Date.now() }));
+        if (error instanceof Refused && error.status < 500) return;
+        index = 0;
+        tries += 1;
+        await pause(Math.min(15000, 500 * 2 ** tries) * (0.7 + 0.6 * Math.random()), signal);
+      }
+    }
+  });
+}
+
+/** Reads a path again and again: for what has neither events nor an index to wait for. */
+export function useEvery(path, everyMs) {
+  return useWhileSeen(path, async (signal, set) => {
+    while (!signal.aborted) {
+      try {
+        const data = [await read(path, signal)];
+        if (!signal.aborted) set({ data, error: null, stale: 0 });
+      } catch (error) {
+        if (signal.aborted) return;
+        set((old) => ({ data: old.data, error, stale: old.stale || Date.now() }));
+        if (error instanceof Refused && error.status < 500) return;
+      }
+      await pause(everyMs, signal);
+    }
+  });
 }

@@ -20,11 +20,14 @@ export const Problem = ({ error }) => html`<div class="box bad" role="alert"><p>
   ${error.status === 403 && html`<p><a href=${`/ui/settings/tokens?back=${encodeURIComponent(location.pathname)}`}>
     Log in with a token</a></p>`}</div>`;
 
+/** Is there no use in asking again? */
+const refused = (error) => error?.status > 0 && error.status < 500;
+
 /** What a page shows until, and while, it has no fresh answer. */
 export const Loaded = ({ live, children }) => html`<div>
-  ${live.error && html`<${Problem} error=${live.error} />`}
-  ${live.data && live.stale > 0 && html`<p class="warn">▲ stale for ${span(Date.now() - live.stale)}: the agent does not
-    answer; trying again</p>`}
+  ${live.error && (!live.data || refused(live.error)) && html`<${Problem} error=${live.error} />`}
+  ${live.data && live.stale > 0 && !refused(live.error) && html`<p class="warn">▲ stale for ${span(Date.now() - live.stale)}:${" "}
+    ${plain(live.error?.status ? live.error.message : "the agent does not answer")}; trying again</p>`}
   ${live.data ? children(live.data) : !live.error && html`<p class="soft" role="status">Loading…</p>`}</div>`;
 
 const PAGE = 100;
@@ -74,7 +77,8 @@ export function Act({ label, question, run, danger }) {
       <button onClick=${() => set(false)}>Leave it</button></p><//>`}`;
 }
 
-function Dialog({ close, children }) {
+/** A dialog that is open as long as it is there. */
+export function Dialog({ close, children }) {
   const [node, set] = useState(null);
   useEffect(() => { if (node && !node.open) node.showModal(); }, [node]);
   return html`<dialog ref=${set} onClose=${close}>${children}</dialog>`;

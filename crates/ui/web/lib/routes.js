@@ -2,7 +2,7 @@
 
 const decode = (part) => { try { return decodeURIComponent(part); } catch { return part; } };
 
-/** `{page, id, namespace, tab, task}` of a path such as `/ui/jobs/web@prod/versions`. */
+/** `{page, id, …}` of a path such as `/ui/jobs/web@prod/versions`. */
 export function parse(path, query = "") {
   const parts = path.replace(/^\/ui\/?/, "").split("/").filter(Boolean).map(decode);
   const params = new URLSearchParams(query);
@@ -15,6 +15,9 @@ export function parse(path, query = "") {
     return { page: "job", id: name, namespace, tab: rest[0] ?? "" };
   }
   if (first === "allocations" && id) {
+    // The files of a task lie below its name.
+    const below = rest[0] === "fs" ? [rest.slice(1)] : rest[1] === "fs" ? [[rest[0], ...rest.slice(2)]] : [];
+    if (below.length) return { page: "files", id, path: `/${below[0].join("/")}` };
     return { page: "allocation", id, task: rest[0] ?? "", tab: rest[1] === "logs" ? "logs" : "" };
   }
   if (first === "clients" && id) return { page: "client", id };
@@ -28,12 +31,19 @@ export function parse(path, query = "") {
     return { page: "variable", id: at > 0 ? whole.slice(0, at) : whole, namespace };
   }
   if (first === "variables" && id === "path") return { page: "variables", id: rest.join("/") };
+  if (first === "administration" && id === "namespaces") {
+    return rest.length ? { page: "namespaceOf", id: rest.join("/") } : { page: "namespaces" };
+  }
   if (first === "administration" && ["policies", "roles", "tokens"].includes(id)) {
     return rest.length ? { page: "accessOf", part: id, id: rest.join("/") } : { page: "access", part: id };
   }
+  if (first === "exec" && id) {
+    return { page: "exec", id, namespace: params.get("namespace") || "default", group: rest[0] ?? "",
+      task: rest[1] ?? "", alloc: params.get("allocation") ?? "" };
+  }
   if (first === "servers") return { page: "servers" };
   const known = { jobs: "jobs", clients: "clients", remote: "remote", evaluations: "evaluations",
-    services: "services", administration: "access", topology: "topology", variables: "variables" };
+    services: "services", administration: "access", topology: "topology", trends: "trends", variables: "variables" };
   return { page: known[first] ?? "missing" };
 }
 
@@ -42,6 +52,11 @@ export const jobHref = (id, namespace, tab = "") =>
 export const accessHref = (part, id = "") =>
   `/ui/administration/${part}${id ? `/${encodeURIComponent(id)}` : ""}`;
 export const allocHref = (id) => `/ui/allocations/${encodeURIComponent(id)}`;
+export const filesHref = (id, path) => `${allocHref(id)}/fs/${path.split("/").filter(Boolean).map(encodeURIComponent)
+  .join("/")}`;
+/** A terminal in a task of an allocation; `a` names its job, namespace and group. */
+export const execHref = (a, task) => `/ui/exec/${[a.JobID, a.TaskGroup, task].map(encodeURIComponent).join("/")}?` +
+  new URLSearchParams({ namespace: a.Namespace, allocation: a.ID.slice(0, 8) });
 export const nodeHref = (id) => `/ui/clients/${encodeURIComponent(id)}`;
 export const slotHref = (slot) => `/ui/remote/${slot.split("/").map(encodeURIComponent).join("/")}`;
 export const variableHref = (path, namespace) => `/ui/variables/var/${encodeURIComponent(`${path}@${namespace}`)}`;

@@ -6,8 +6,8 @@ import { ago, plain } from "../lib/format.js";
 import { accessHref } from "../lib/routes.js";
 import { Act, Cli, Loaded, Problem, Search, Table, Title, useFilter } from "../lib/parts.js";
 
-const PARTS = { policies: "Policies", roles: "Roles", tokens: "Tokens" };
-const Tabs = ({ part }) => html`<nav class="tabs" aria-label="Parts of access control">
+const PARTS = { policies: "Policies", roles: "Roles", tokens: "Tokens", namespaces: "Namespaces" };
+export const Tabs = ({ part }) => html`<nav class="tabs" aria-label="Parts of access control">
   ${Object.entries(PARTS).map(([name, title]) => html`<a href=${accessHref(name)}
     aria-current=${part === name ? "page" : null}>${title}</a>`)}</nav>`;
 

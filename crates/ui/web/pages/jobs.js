@@ -2,39 +2,47 @@ import { useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { Refused, useLive, write } from "../lib/api.js";
 import { plain, unplaced, ago } from "../lib/format.js";
+import { faults, folded, tally } from "../lib/jobs.js";
 import { allocHref, jobHref, nodeHref } from "../lib/routes.js";
+import { Children } from "./children.js";
 import { ServicesOf } from "./cluster.js";
 import { Act, Cli, Diff, Loaded, Problem, Search, State, Table, Title, useFilter } from "../lib/parts.js";
-
-const tally = (job) => {
-  const sum = { Running: 0, Starting: 0, Queued: 0, Failed: 0, Lost: 0, Complete: 0, Unknown: 0 };
-  Object.values(job.JobSummary?.Summary ?? {}).forEach((group) =>
-    Object.keys(sum).forEach((name) => { sum[name] += group[name] ?? 0; }));
-  return sum;
-};
 
 export function Jobs() {
   const live = useLive(["/v1/jobs?namespace=*"], "&per_page=100");
   const [filter, setFilter] = useFilter();
+  const [all, showAll] = useState(false);
   return html`<${Title}>Jobs<//>
-    <div class="tools"><${Search} value=${filter} onInput=${setFilter} /><a href="/ui/jobs/run">Run a job</a></div>
+    <div class="tools"><${Search} value=${filter} onInput=${setFilter} /><label><input type="checkbox" checked=${all}
+      onChange=${(e) => showAll(e.target.checked)} /> Also children</label><a href="/ui/jobs/run">Run a job</a></div>
     <${Loaded} live=${live}>${([jobs]) => {
-      const rows = jobs.filter((j) => `${j.ID} ${j.Namespace} ${j.Type} ${j.Status}`.toLowerCase()
-        .includes(filter.toLowerCase()));
-      return html`<${Table} rows=${rows} heads=${["Job", "State", "Running", "Not as it should be", "*Type", "*Namespace"]}
+      const given = all ? jobs : live.partial ? jobs.filter((j) => !j.ParentID) : folded(jobs);
+      const wrong = new Map();
+      given.forEach((j) => faults(j).forEach(([word]) => wrong.set(word, (wrong.get(word) ?? 0) + 1)));
+      const words = (j) => `${j.ID} ${j.Namespace} ${j.Type} ${j.Status} ${j.Orphan ? "orphan" : ""} ${
+        faults(j).map(([word]) => word).join(" ")}`.toLowerCase();
+      const rows = filter ? given.filter((j) => words(j).includes(filter.toLowerCase())) : given;
+      return html`${wrong.size > 0 && html`<div class="counts">${[...wrong].map(([word, n]) => html`<button key=${word}
+          class="count" onClick=${() => setFilter(word)}><b>${n}</b>${n === 1 ? "job" : "jobs"} ${word}</button>`)}</div>`}
+        <${Table} rows=${rows} heads=${["Job", "State", "Running", "Not as it should be", "*Type", "*Namespace"]}
         none=${jobs.length ? "No job matches the filter." : "No job has been registered yet."}
-        row=${(job) => { const n = tally(job); return html`<tr key=${`${job.Namespace}/${job.ID}`}>
-          <td class="name"><a href=${jobHref(job.ID, job.Namespace)}>${plain(job.ID)}</a></td>
-          <td><${State} word=${job.Stop ? "stopped" : job.Status} /></td><td class="num">${n.Running}</td>
-          <td>${[["Queued", "not placed", "warn"], ["Starting", "starting", "idle"], ["Failed", "failed", "bad"],
-            ["Lost", "lost", "bad"], ["Unknown", "unknown", "warn"]].filter(([k]) => n[k] > 0)
-            .map(([k, word, kind]) => html`<span class=${`state ${kind}`}>${n[k]} ${word} </span>`)}</td>
+        row=${(job) => {
+          const children = Object.entries(job.JobSummary?.Children ?? {}).filter(([, n]) => n > 0);
+          return html`<tr key=${`${job.Namespace}/${job.ID}`}>
+          <td class="name"><a href=${jobHref(job.ID, job.Namespace)}>${plain(job.ID)}</a>${job.Orphan && html`
+            <span class="soft"> orphan of ${plain(job.ParentID)}</span>`}</td>
+          <td><${State} word=${job.Stop ? "stopped" : job.Status} /></td><td class="num">${tally(job).Running}</td>
+          <td>${faults(job).map(([word, kind, n]) => html`<span class=${`state ${kind}`}>${n} ${word} </span>`)}
+            ${children.length > 0 && html`<a href=${jobHref(job.ID, job.Namespace, "dispatch")}>children: ${children
+              .map(([word, n]) => `${n} ${word.toLowerCase()}`).join(", ")}</a>`}</td>
           <td class="wide">${job.Type}</td><td class="wide">${plain(job.Namespace)}</td></tr>`; }} />`;
     }}<//><${Cli} line="drover job status" raw="/v1/jobs?namespace=*" />`;
 }
 
 const TABS = [["", "Overview"], ["allocations", "Allocations"], ["deployments", "Deployments"],
   ["evaluations", "Evaluations"], ["versions", "Versions"], ["services", "Services"], ["definition", "Definition"]];
+const OF_PARENTS = [["dispatch", "Children"]];
+const isParent = (job) => Boolean(job?.Periodic || job?.ParameterizedJob);
 
 export function Job({ id, namespace, tab }) {
   const path = `/v1/job/${encodeURIComponent(id)}`;
@@ -45,10 +53,11 @@ export function Job({ id, namespace, tab }) {
   const live = useLive([path + ns, ...parts.map((part) => `${path}/${part}${ns}${diffs}`)]);
   const [counts, setCounts] = useState({});
   return html`<${Title}>${plain(id)}<//><nav class="tabs" aria-label="Parts of the job">
-    ${TABS.map(([name, title]) => html`<a href=${jobHref(id, namespace, name)}
+    ${(isParent(live.data?.[0]) ? [...TABS, ...OF_PARENTS] : TABS).map(([name, title]) => html`<a href=${jobHref(id, namespace, name)}
       aria-current=${tab === name ? "page" : null}>${title}</a>`)}</nav>
     <${Loaded} live=${live} key=${tab}>${([job, ...more]) => {
       if (tab === "definition") return html`<div class="box"><pre>${JSON.stringify(job, null, 2)}</pre></div>`;
+      if (tab === "dispatch") return html`<${Children} job=${job} ns=${ns} path=${path} />`;
       if (tab === "services") return html`<${ServicesOf} id=${id} namespace=${namespace} />`;
       if (tab === "versions") return html`<${Versions} job=${job} given=${more[0]} path=${path} ns=${ns} />`;
       if (tab === "deployments") return html`<${Table} heads=${["Deployment", "State", "Version", "Reason"]}
@@ -67,7 +76,8 @@ export function Job({ id, namespace, tab }) {
         <dt>Groups</dt><dd>${(job.TaskGroups ?? []).map((g) => `${plain(g.Name)} × ${g.Count}`).join(", ")}</dd></dl></div>
         ${waiting && html`<${Why} failed=${waiting.FailedTGAllocs} />`}
         <div class="tools">${job.Stop ? html`<span class="soft">The job is stopped.</span>` : html`<${Act} label="Stop" danger
-          question=${`Stop ${id}? Its allocations end.`} run=${() => write(path + ns, undefined, "DELETE")} />`}
+          question=${`Stop ${id}? Its allocations end.`} run=${() => write(path + ns, undefined, "DELETE")} />
+          <a href=${`/ui/exec/${encodeURIComponent(id)}${ns}`}>Exec</a>`}
           ${(job.TaskGroups ?? []).map((g) => {
             const count = counts[g.Name] ?? g.Count;
             return html`<label>${plain(g.Name)} <input type="number" min="0" value=${count}

@@ -1,12 +1,14 @@
-import { useEffect, useRef, useState } from "../vendor/hooks.js";
+import { useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
-import { ask, read, setToken, token, useLive, write } from "../lib/api.js";
-import { ago, bytes, plain, span, unplaced } from "../lib/format.js";
+import { read, setToken, token, useLive, write } from "../lib/api.js";
+import { ago, plain, span, unplaced } from "../lib/format.js";
 import { lanes } from "../lib/lanes.js";
-import { allocHref, jobHref, nodeHref, slotHref } from "../lib/routes.js";
-import { Act, Cli, Loaded, Problem, Search, State, Table, Title, useFilter } from "../lib/parts.js";
+import { allocHref, execHref, filesHref, jobHref, nodeHref, slotHref } from "../lib/routes.js";
+import { Act, Cli, Loaded, Search, State, Table, Title, useFilter } from "../lib/parts.js";
 import { Self } from "./access.js";
 import { Allocs } from "./jobs.js";
+import { Logs } from "./log.js";
+import { Usage } from "./trends.js";
 
 export function Allocation({ id, task }) {
   const path = `/v1/allocation/${encodeURIComponent(id)}`;
@@ -26,7 +28,10 @@ export function Allocation({ id, task }) {
       <div class="tools"><${Act} label="Restart" question=${`Restart the tasks of ${a.Name} in place?`}
         run=${() => write(`/v1/client/allocation/${a.ID}/restart`, { AllTasks: false, TaskName: "" })} />
         <${Act} label="Stop" danger question=${`Stop ${a.Name}? It is placed again, perhaps elsewhere.`}
-        run=${() => write(`${path}/stop`, {})} /></div>
+        run=${() => write(`${path}/stop`, {})} /><a href=${filesHref(a.ID, "/")}>Files</a>${tasks.filter(([, t]) =>
+        t.State === "running").map(([name]) => html`<a key=${name} href=${execHref(a, name)}>Exec in ${plain(name)}</a>`)}
+      </div>
+      ${a.ClientStatus === "running" && html`<${Usage} alloc=${a} />`}
       <h2>What happened</h2><${Table} heads=${["When", "Task", "Event", "What"]} none="Nothing yet."
         rows=${tasks.flatMap(([name, t]) => (t.Events ?? []).map((e) => ({ ...e, name }))).sort((x, y) => y.Time - x.Time)}
         row=${(e) => html`<tr><td class="num">${ago(e.Time, Date.now())} ago</td><td>${plain(e.name)}</td>
@@ -36,46 +41,6 @@ export function Allocation({ id, task }) {
       ${shown && html`<${Logs} alloc=${a.ID} task=${shown} key=${shown} />`}
       <${Cli} line=${`drover alloc status ${a.ID}`} raw=${path} />`;
   }}<//>`;
-}
-
-const KEPT = 400_000;
-
-/** The end of a log, followed. What no longer fits is dropped, and the page says how much. */
-function Logs({ alloc, task }) {
-  const [kind, setKind] = useState("stdout");
-  const [text, setText] = useState("");
-  const [dropped, setDropped] = useState(0);
-  const [filter, setFilter] = useState("");
-  const [error, setError] = useState(null);
-  const box = useRef(null);
-  useEffect(() => {
-    const stop = new AbortController();
-    setText(""); setDropped(0); setError(null);
-    (async () => {
-      try {
-        const reply = await ask(`/v1/client/fs/logs/${alloc}?task=${encodeURIComponent(task)}&type=${kind}` +
-          "&follow=true&plain=true&origin=end&offset=50000", { signal: stop.signal });
-        const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
-        for (;;) {
-          const { done, value } = await reader.read();
-          if (done || stop.signal.aborted) return;
-          setText((old) => {
-            const all = old + value;
-            if (all.length > KEPT) setDropped((n) => n + all.length - KEPT);
-            return all.slice(-KEPT);
-          });
-        }
-      } catch (e) { if (!stop.signal.aborted) setError(e); }
-    })();
-    return () => stop.abort();
-  }, [alloc, task, kind]);
-  useEffect(() => { if (box.current) box.current.scrollTop = box.current.scrollHeight; }, [text]);
-  const lines = filter ? text.split("\n").filter((line) => line.includes(filter)).join("\n") : text;
-  return html`<div class="tools"><select aria-label="Output" value=${kind} onChange=${(e) => setKind(e.target.value)}>
-    <option>stdout</option><option>stderr</option></select><${Search} value=${filter} onInput=${setFilter} /></div>
-    ${error && html`<${Problem} error=${error} />`}
-    ${dropped > 0 && html`<p class="soft">${bytes(dropped)} of earlier output dropped here; the node keeps it</p>`}
-    <div class="box"><pre class="log" ref=${box} tabindex="0" aria-label="Log">${plain(lines) || "No output."}</pre></div>`;
 }
 
 export function Clients() {

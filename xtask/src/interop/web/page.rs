@@ -67,16 +67,28 @@ impl Page {
         let (socket, _) = client(&address, stream).map_err(|error| anyhow!("no DevTools at {address}: {error}"))?;
         let (session, troubles, expected) = (String::new(), Vec::new(), Vec::new());
         let mut page = Self { browser, profile, socket, session, next: 0, troubles, expected };
-        let target = page.call("Target.createTarget", json!({"url": "about:blank"}))?;
-        let attached = json!({"targetId": target["targetId"], "flatten": true});
-        let attached = page.call("Target.attachToTarget", attached)?;
-        page.session = attached["sessionId"].as_str().context("no session")?.to_owned();
-        for domain in ["Page", "Runtime", "Log", "Network"] {
-            page.call(&format!("{domain}.enable"), json!({}))?;
-        }
-        page.call("Emulation.setScrollbarsHidden", json!({"hidden": true}))?;
-        page.size(1280, 900)?;
+        page.another()?;
         Ok(page)
+    }
+
+    /// Opens another tab and looks at that; the one that was looked at, for [`Self::turn`].
+    pub(super) fn another(&mut self) -> Result<String> {
+        let before = std::mem::take(&mut self.session);
+        let target = self.call("Target.createTarget", json!({"url": "about:blank", "newWindow": true}))?;
+        let attached = json!({"targetId": target["targetId"], "flatten": true});
+        let attached = self.call("Target.attachToTarget", attached)?;
+        attached["sessionId"].as_str().context("no session")?.clone_into(&mut self.session);
+        for domain in ["Page", "Runtime", "Log", "Network"] {
+            self.call(&format!("{domain}.enable"), json!({}))?;
+        }
+        self.call("Emulation.setScrollbarsHidden", json!({"hidden": true}))?;
+        self.size(1280, 900)?;
+        Ok(before)
+    }
+
+    /// Looks at another tab.
+    pub(super) fn turn(&mut self, tab: &str) {
+        tab.clone_into(&mut self.session);
     }
 
     /// One command of the protocol.
@@ -201,6 +213,29 @@ impl Page {
         self.call("Input.insertText", json!({ "text": value })).map(drop)
     }
 
+    /// Chooses an option of the list with this label, by its value.
+    pub(super) fn choose(&mut self, label: &str, value: &str) -> Result<()> {
+        let find = format!("document.querySelector('select[aria-label={}]')", json!(label));
+        self.until(&format!("a list {label:?}"), &find)?;
+        let change = "dispatchEvent(new Event('change', {bubbles: true}))";
+        self.eval(&format!("{find}.value = {}; {find}.{change}", json!(value))).map(drop)
+    }
+
+    /// Types into whatever has the focus, key by key.
+    pub(super) fn types(&mut self, text: &str) -> Result<()> {
+        text.chars().try_for_each(|c| self.key(&c.to_string()))
+    }
+
+    /// Presses the key of a letter with others held: 2 = Ctrl.
+    pub(super) fn key_with(&mut self, key: &str, held: u8) -> Result<()> {
+        let code = key.bytes().next().unwrap_or_default().to_ascii_uppercase();
+        for kind in ["rawKeyDown", "keyUp"] {
+            let params = json!({"type": kind, "key": key, "modifiers": held, "windowsVirtualKeyCode": code});
+            self.call("Input.dispatchKeyEvent", params)?;
+        }
+        Ok(())
+    }
+
     /// Presses a key, such as `g`, `/` or `Enter`.
     pub(super) fn key(&mut self, key: &str) -> Result<()> {
         let text = if key.chars().count() == 1 { key } else { "" };
@@ -210,8 +245,9 @@ impl Page {
                 params["text"] = "\r".into();
                 params["windowsVirtualKeyCode"] = 13.into();
             }
-            if key == "Tab" {
-                params["windowsVirtualKeyCode"] = 9.into();
+            let others = [("Tab", 9), ("Escape", 27), ("ArrowDown", 40)];
+            if let Some((_, code)) = others.iter().find(|(name, _)| *name == key) {
+                params["windowsVirtualKeyCode"] = (*code).into();
             }
             self.call("Input.dispatchKeyEvent", params)?;
         }

@@ -10,8 +10,9 @@ use super::{
         cluster::{self, Agent, Role},
         job::Job,
     },
-    Story,
+    Story, demo,
     page::Page,
+    tasks,
 };
 use crate::local::{self, BOUND, until};
 
@@ -22,7 +23,13 @@ pub(super) const ALL: &[Story] = &[
     ("why a job is not placed is said, and no longer when it is", unplaced),
     ("a job is planned and run, and nobody's change is overwritten", run),
     ("an older version is registered again", reverted),
+    ("a job makes others, and how they went is seen", children),
     ("a log is followed and searched", logs),
+    ("files are looked at, whatever is in them", tasks::files),
+    ("a terminal in a task", tasks::terminal),
+    ("everything is found from one field", found),
+    ("the last hour is shown", trends),
+    ("many tabs share one stream, and hidden ones ask nothing", tabs),
     ("a variable is made, changed and deleted, and nobody's change is lost", variables),
     ("pages fit every width and theme", fits),
     ("names and output are text, whatever is in them", hostile),
@@ -32,25 +39,26 @@ pub(super) const ALL: &[Story] = &[
     ("an agent that is away is said to be, and comes back", away),
     ("ten thousand jobs are shown and filtered", many),
     ("a manager is killed under a remote task, which goes on", killed),
+    ("the demo is watched while its managers die", demo::demo),
 ];
 
 /// A job that does nothing for long.
-fn sleeps(id: &str) -> Job {
+pub(super) fn sleeps(id: &str) -> Job {
     Job::command(id, "service", "raw_exec", "/bin/sleep", &["71015"]).undeployed()
 }
 
-fn started(name: &str) -> Result<Agent> {
+pub(super) fn started(name: &str) -> Result<Agent> {
     let agent = Agent::start(name, &[], "")?;
     agent.until_healthy(&["raw_exec"], 1)?;
     Ok(agent)
 }
 
-fn running(agent: &Agent, job: &str) -> Result<String> {
+pub(super) fn running(agent: &Agent, job: &str) -> Result<String> {
     until(&format!("a running allocation of {job}"), BOUND, || agent.alloc(job, "running"))
 }
 
 /// Ends the job and waits for the end of its tasks.
-fn end(agent: &Agent, job: &str) -> Result<()> {
+pub(super) fn end(agent: &Agent, job: &str) -> Result<()> {
     agent.delete(&format!("/v1/job/{job}"))?;
     until("the end of its tasks", BOUND, || Ok(agent.alloc(job, "running")?.is_none().then_some(())))
 }
@@ -88,6 +96,12 @@ fn links(page: &mut Page) -> Result<()> {
         ("/ui/variables/new".to_owned(), "New variable"),
         ("/ui/administration/policies".to_owned(), "ACL"),
         ("/ui/administration/tokens".to_owned(), "ACL"),
+        ("/ui/administration/namespaces".to_owned(), "default"),
+        ("/ui/administration/namespaces/default".to_owned(), "What its jobs may use together"),
+        ("/ui/trends".to_owned(), "Placements"),
+        (format!("/ui/allocations/{alloc}/fs"), "alloc/"),
+        (format!("/ui/allocations/{alloc}/t/fs/local"), "The directory is empty."),
+        ("/ui/exec/web/g/t?namespace=default".to_owned(), "/bin/sh"),
         ("/ui/settings/tokens".to_owned(), "Log in"),
     ] {
         page.open(&format!("{at}{link}")).with_context(|| link.clone())?;
@@ -198,6 +212,57 @@ fn reverted(page: &mut Page) -> Result<()> {
     end(&agent, "kept")
 }
 
+fn children(page: &mut Page) -> Result<()> {
+    let agent = started("web-children")?;
+    let fails = "test \"$NOMAD_META_how\" = well";
+    let mut template = Job::script("template", "batch", "raw_exec", fails).body();
+    template["Job"]["ParameterizedJob"] = json!({"MetaRequired": ["how"], "Payload": "optional"});
+    let policy = json!({"Attempts": 0, "Mode": "fail"});
+    template["Job"]["TaskGroups"][0]["RestartPolicy"] = policy;
+    template["Job"]["TaskGroups"][0]["ReschedulePolicy"] = json!({"Attempts": 0, "Unlimited": false});
+    agent.submit(&template)?;
+    page.open(&format!("{}/ui/jobs/template@default/dispatch", agent.address()))?;
+    // As a stock server, ours answers that with 500.
+    page.expect("/v1/job/template/dispatch");
+    page.click("Dispatch")?;
+    // What is missing is said by the server.
+    page.shows("how")?;
+    for (how, result) in [("well", "complete"), ("badly", "failed")] {
+        page.fill("how", how)?;
+        page.fill("Payload", "zwölf")?;
+        page.click("Dispatch")?;
+        page.shows("template/dispatch-")?;
+        page.until(
+            result,
+            &format!("[...document.querySelectorAll('td')].some((e) => e.textContent.includes('{result}'))"),
+        )?;
+    }
+    page.until("two squares", "document.querySelectorAll('.squares a').length === 2")?;
+    page.open(&format!("{}/ui/jobs", agent.address()))?;
+    page.shows("children: 2 dead")?;
+    page.until("one row", "document.querySelectorAll('tbody tr').length === 1")?;
+    page.eval("document.querySelector('input[type=checkbox]').click()")?;
+    page.until("three rows", "document.querySelectorAll('tbody tr').length === 3")?;
+    // A number is a filter.
+    page.eval("document.querySelector('button.count').click()")?;
+    page.until("the one that failed", "document.querySelectorAll('tbody tr').length === 1")?;
+    let mut hourly = Job::command("hourly", "batch", "raw_exec", "/bin/sleep", &["71023"]).body();
+    hourly["Job"]["Periodic"] = json!({"Enabled": true, "Spec": "0 0 1 1 *", "SpecType": "cron", "TimeZone": "UTC"});
+    agent.submit(&hourly)?;
+    page.open(&format!("{}/ui/jobs/hourly@default/dispatch", agent.address()))?;
+    page.shows("0 0 1 1 *")?;
+    page.click("Launch now")?;
+    page.shows("whatever the time is?")?;
+    page.click("Launch now")?;
+    page.shows("hourly/periodic-")?;
+    let child = until("its child", BOUND, || {
+        let jobs = agent.list("/v1/jobs?prefix=hourly/")?;
+        Ok(jobs.first().and_then(|job| job["ID"].as_str().map(str::to_owned)))
+    })?;
+    running(&agent, &child)?;
+    end(&agent, &child)
+}
+
 fn logs(page: &mut Page) -> Result<()> {
     let agent = started("web-logs")?;
     let script = "n=0; while [ $n -lt 2000 ]; do n=$((n+1)); echo line $n; done; echo whisper >&2; \
@@ -212,18 +277,103 @@ fn logs(page: &mut Page) -> Result<()> {
     ensure!(all == 2000, "lines are lost or doubled: {all}");
     page.fill("Filter", "line 1999")?;
     page.until("one line", &format!("{lines}.length === 1"))?;
-    page.eval("const f = document.querySelector('input[type=search]'); f.select(); true")?;
+    page.eval("document.querySelector('input[type=search]').select()")?;
     page.fill("Filter", "last of")?;
     page.shows("No output.")?;
     std::fs::write(agent.dir().join("data/alloc").join(&alloc).join("t/local/go"), "")?;
     page.shows("last of all")?;
-    page.eval(
-        "const s = document.querySelector('select'); s.value = 'stderr'; \
-         s.dispatchEvent(new Event('change', {bubbles: true})); true",
-    )?;
+    page.choose("Output", "stderr")?;
     page.fill("Filter", "whisper")?;
     page.shows("whisper")?;
+    page.choose("Output", "both")?;
+    page.eval("document.querySelector('input[type=search]').select()")?;
+    page.fill("Filter", "/^(LAST|WHISPER)/i")?;
+    page.until("lines of both outputs", &format!("{lines}.length === 2"))?;
+    page.fill("Filter", "/(/")?;
+    page.shows("The expression cannot be read")?;
     end(&agent, "talks")
+}
+
+fn found(page: &mut Page) -> Result<()> {
+    let agent = started("web-found")?;
+    agent.submit(&sleeps("needle-in-hay").body())?;
+    running(&agent, "needle-in-hay")?;
+    page.open(&format!("{}/ui/jobs", agent.address()))?;
+    page.shows("needle-in-hay")?;
+    page.key_with("k", 2)?;
+    let ready = "document.activeElement?.getAttribute('aria-label') === 'Go to'";
+    page.until("the field", ready)?;
+    page.fill("Go to", "topo")?;
+    page.key("Enter")?;
+    page.until("the page", "document.querySelector('h1')?.textContent === 'Topology'")?;
+    page.click("Go to")?;
+    page.until("the field", ready)?;
+    page.fill("Go to", "needle")?;
+    page.until("two matches", "document.querySelectorAll('#found li').length === 2")?;
+    page.shows("allocation")?;
+    page.key("Enter")?;
+    page.until("the page", "document.querySelector('h1')?.textContent === 'needle-in-hay'")?;
+    page.click("Go to")?;
+    page.until("the field", ready)?;
+    page.fill("Go to", "web-found")?;
+    page.until("the node", "document.querySelector('#found li')?.textContent.startsWith('web-found')")?;
+    page.fill("Go to", "no such name anywhere")?;
+    page.shows("Nothing has such a name.")?;
+    page.key("Escape")?;
+    page.until("no field any more", "!document.querySelector('dialog')")?;
+    end(&agent, "needle-in-hay")
+}
+
+fn trends(page: &mut Page) -> Result<()> {
+    let agent = started("web-trends")?;
+    agent.submit(&sleeps("one").body())?;
+    let alloc = running(&agent, "one")?;
+    page.open(&format!("{}/ui/allocations/{alloc}", agent.address()))?;
+    page.until("lines of its use", "document.querySelectorAll('.chart polyline').length === 4")?;
+    page.open(&format!("{}/ui/trends", agent.address()))?;
+    page.shows("running: 1")?;
+    page.until("lines", "document.querySelectorAll('.chart polyline').length === 10")?;
+    end(&agent, "one")
+}
+
+fn tabs(page: &mut Page) -> Result<()> {
+    let agent = started("web-tabs")?;
+    let at = format!("{}/ui/jobs", agent.address());
+    page.open(&at)?;
+    page.shows("No job has been registered yet.")?;
+    let mut tabs = Vec::new();
+    // More than a browser opens connections.
+    for _ in 0..7 {
+        tabs.push(page.another()?);
+        page.open(&at)?;
+        page.shows("No job has been registered yet.")?;
+    }
+    agent.submit(&sleeps("first").body())?;
+    page.shows("first")?;
+    for tab in &tabs {
+        page.turn(tab);
+        page.shows("first")?;
+    }
+    // The tab that holds the stream for all is hidden: another one takes over.
+    let hidden = |yes: bool| {
+        format!(
+            "Object.defineProperty(document, 'hidden', {{value: {yes}, configurable: true}}); \
+             document.dispatchEvent(new Event('visibilitychange'))"
+        )
+    };
+    page.turn(&tabs[0]);
+    page.eval(&hidden(true))?;
+    agent.submit(&sleeps("second").body())?;
+    for tab in &tabs[1..] {
+        page.turn(tab);
+        page.shows("second")?;
+    }
+    page.turn(&tabs[0]);
+    ensure!(page.eval("document.body.innerText.includes('second')")? == false, "a hidden tab has asked");
+    page.eval(&hidden(false))?;
+    page.shows("second")?;
+    end(&agent, "first")?;
+    end(&agent, "second")
 }
 
 fn variables(page: &mut Page) -> Result<()> {
@@ -283,6 +433,11 @@ fn fits(page: &mut Page) -> Result<()> {
         "/ui/variables".to_owned(),
         "/ui/administration/policies/new".to_owned(),
         "/ui/administration/tokens/new".to_owned(),
+        "/ui/administration/namespaces/new".to_owned(),
+        "/ui/administration/namespaces".to_owned(),
+        "/ui/trends".to_owned(),
+        format!("/ui/allocations/{alloc}/fs/t"),
+        format!("/ui/exec/{long}"),
         "/ui/remote".to_owned(),
         "/ui/evaluations".to_owned(),
     ] {
@@ -416,7 +571,26 @@ fn access(page: &mut Page) -> Result<()> {
     page.click("Delete")?;
     page.shows("Delete the policy readers?")?;
     page.click("Delete")?;
-    page.shows("There is no policy.")
+    page.shows("There is no policy.")?;
+    page.open(&format!("{at}/ui/administration/namespaces/new"))?;
+    page.fill("Name", "team-a")?;
+    page.fill("Not these drivers", "raw_exec")?;
+    page.fill("Allocations", "3")?;
+    page.click("Save")?;
+    page.shows("Allocations: 0 of 3")?;
+    let made = agent.get("/v1/namespace/team-a")?;
+    let wanted = json!([3, ["raw_exec"]]);
+    ensure!(json!([made["Limits"]["Allocations"], made["Capabilities"]["DisabledTaskDrivers"]]) == wanted, "{made}");
+    page.click("team-a")?;
+    page.fill("Memory in MiB", "512")?;
+    page.click("Save")?;
+    page.shows("Allocations: 0 of 3, Memory in MiB: 0 of 512")?;
+    // Who has ten minutes left is told.
+    let short = json!({"Name": "short", "Type": "client", "Policies": ["p"], "ExpirationTTL": "300s"});
+    let secret = agent.put("/v1/acl/token", &short)?["SecretID"].as_str().context("a secret")?.to_owned();
+    page.hides("Your token ends in")?;
+    use_token(page, &secret)?;
+    page.shows("Your token ends in")
 }
 
 fn keyboard(page: &mut Page) -> Result<()> {

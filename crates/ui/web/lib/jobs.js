@@ -1,0 +1,35 @@
+// How jobs of a list are: what is not as it should be, and which of them belong below others. Pure.
+
+/** Allocations of a job by state, over its groups. */
+export function tally(job) {
+  const sum = { Running: 0, Starting: 0, Queued: 0, Failed: 0, Lost: 0, Unknown: 0, Complete: 0 };
+  Object.values(job.JobSummary?.Summary ?? {}).forEach((group) =>
+    Object.keys(sum).forEach((name) => { sum[name] += group[name] ?? 0; }));
+  return sum;
+}
+
+/** What a person looks for, as `[word, class, count]`, the worst first. */
+export function faults(job) {
+  const n = tally(job);
+  return [["not placed", "warn", n.Queued], ["failed", "bad", n.Failed], ["lost", "bad", n.Lost],
+    ["unknown", "warn", n.Unknown], ["starting", "idle", n.Starting]].filter(([, , count]) => count > 0);
+}
+
+/** One word for how a job went or goes. */
+export function worst(job) {
+  const n = tally(job);
+  if (n.Failed || n.Lost) return n.Running ? "running" : "failed";
+  if (n.Running || n.Starting) return "running";
+  if (n.Queued) return "pending";
+  return n.Complete ? "complete" : job.Status;
+}
+
+/**
+ * The rows of a list without the children whose parent is in it; a child whose parent is gone is marked: nothing is
+ * hidden that nobody else shows.
+ */
+export function folded(jobs) {
+  const there = new Set(jobs.map((job) => JSON.stringify([job.Namespace, job.ID])));
+  return jobs.filter((job) => !job.ParentID || !there.has(JSON.stringify([job.Namespace, job.ParentID])))
+    .map((job) => (job.ParentID ? { ...job, Orphan: true } : job));
+}
