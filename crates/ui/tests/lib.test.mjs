@@ -5,7 +5,7 @@ import { bare, coloured, filterOf } from "../web/lib/ansi.js";
 import { ceiling, chart, HIGH, WIDE } from "../web/lib/chart.js";
 import { plain, span, unplaced } from "../web/lib/format.js";
 import { lanes } from "../web/lib/lanes.js";
-import { loads } from "../web/lib/loads.js";
+import { byDatacenter, loads, room } from "../web/lib/loads.js";
 import { matches } from "../web/lib/matches.js";
 import { execHref, filesHref, jobHref, parse, slotHref, variableHref } from "../web/lib/routes.js";
 
@@ -120,4 +120,13 @@ test("one field finds pages, tasks by their provider's name, and what the server
   assert.deepEqual(matches("TASK/77", pages, tasks, {}).map((m) => m.href), [slotHref("default/a.g[0]/t")]);
   assert.deepEqual(matches("zz", pages, tasks, servers).map((m) => m.href),
     [jobHref("web", "prod"), "/ui/allocations/abcdefgh-1", "/ui/clients/0123456789"]);
+});
+
+test("datacenters are summed, and what fits is counted", () => {
+  const node = (datacenter, status, cpu, memory) => ({ datacenter, status, cpu, cpuTotal: 1000, memory, memoryTotal: 1000 });
+  const nodes = [node("b", "ready", 400, 100), node("a", "ready", 0, 0), node("a", "down", 0, 0), node("a", "ready", 100, 900)];
+  assert.deepEqual(byDatacenter(nodes).map((d) => [d.name, d.nodes, d.cpu, d.cpuTotal, d.memory]),
+    [["a", 2, 100, 2000, 900], ["b", 1, 400, 1000, 100]]);
+  assert.deepEqual(nodes.map((n) => room(n, 300, 300)), [2, 3, 0, 0]);
+  assert.deepEqual([room(nodes[0], 0, 300), room(nodes[0], 0, 0)], [3, 0]);
 });

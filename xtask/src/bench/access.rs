@@ -62,7 +62,7 @@ pub(crate) fn access(kind: Kind) -> Result<Vec<Row>> {
     // go on as agents that have read their state: only what requests cost differs.
     for agent in [&mut open, &mut closed] {
         agent.crash_and_restart()?;
-        agent.wait_for_node()?;
+        agent.wait_until_ready()?;
     }
     for workload in WORKLOADS {
         rows.extend(compare(&open, &closed, &secrets, workload)?);

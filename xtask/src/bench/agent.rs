@@ -87,11 +87,16 @@ impl Agent {
         let mut agent = Self::launch(kind, "-closed", "acl {\n  enabled = true\n}\n")?;
         let first = until("the first token", local::BOUND, || agent.put("/v1/acl/bootstrap", &json!({})).map(Some))?;
         agent.secret = first["SecretID"].as_str().context("a first token without a secret")?.to_owned();
-        until("a ready node", local::BOUND, || {
-            let nodes = agent.get("/v1/nodes")?;
-            Ok(nodes.as_array().is_some_and(|all| all.iter().any(|node| node["Status"] == "ready")).then_some(()))
-        })?;
+        agent.wait_until_ready()?;
         Ok(agent)
+    }
+
+    /// Until a node is ready, asked with the token of this agent.
+    pub(crate) fn wait_until_ready(&self) -> Result<()> {
+        until("a ready node", local::BOUND, || {
+            let nodes = self.get("/v1/nodes")?;
+            Ok(nodes.as_array().is_some_and(|all| all.iter().any(|node| node["Status"] == "ready")).then_some(()))
+        })
     }
 
     fn launch(kind: Kind, suffix: &str, settings: &str) -> Result<Self> {

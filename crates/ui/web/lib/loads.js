@@ -32,3 +32,22 @@ export function loads(nodes, allocs) {
   const part = (n) => Math.max(n.cpu / Math.max(1, n.cpuTotal), n.memory / Math.max(1, n.memoryTotal));
   return nodes.map(of).sort((a, b) => part(b) - part(a) || a.name.localeCompare(b.name));
 }
+
+/** What the datacenters have together, of nodes that take work: `{name, nodes, cpu, cpuTotal, memory, memoryTotal}`. */
+export function byDatacenter(nodes) {
+  const all = new Map();
+  for (const n of nodes.filter((node) => node.status === "ready")) {
+    const old = all.get(n.datacenter) ?? { name: n.datacenter, nodes: 0, cpu: 0, cpuTotal: 0, memory: 0, memoryTotal: 0 };
+    all.set(n.datacenter, { name: n.datacenter, nodes: old.nodes + 1, cpu: old.cpu + n.cpu,
+      cpuTotal: old.cpuTotal + n.cpuTotal, memory: old.memory + n.memory, memoryTotal: old.memoryTotal + n.memoryTotal });
+  }
+  return [...all.values()].sort((a, b) => a.name.localeCompare(b.name));
+}
+
+/** How often something of this size fits a node beside what it has; 0 where the node takes no work. */
+export function room(node, cpu, memory) {
+  if (node.status !== "ready" || !(cpu > 0 || memory > 0)) return 0;
+  const times = [[node.cpuTotal - node.cpu, cpu], [node.memoryTotal - node.memory, memory]]
+    .filter(([, wanted]) => wanted > 0).map(([left, wanted]) => Math.floor(left / wanted));
+  return Math.max(0, Math.min(...times));
+}

@@ -1,9 +1,10 @@
 // What the whole cluster shares: servers, services, and how full the nodes are.
+import { useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { useLive } from "../lib/api.js";
 import { plain } from "../lib/format.js";
 import { allocHref, jobHref, nodeHref } from "../lib/routes.js";
-import { loads } from "../lib/loads.js";
+import { byDatacenter, loads, room } from "../lib/loads.js";
 import { Cli, Loaded, Search, State, Table, Title, useFilter } from "../lib/parts.js";
 
 export function Servers() {
@@ -43,20 +44,39 @@ export function ServicesOf({ id, namespace }) {
     <td>${plain((s.Tags ?? []).join(", "))}</td></tr>`} />`}<//>`;
 }
 
-/** Where is room? One bar for cpu and one for memory of each node. */
+/** Where is room? One bar for cpu and one for memory of each node; a size that is typed is looked for in all. */
 export function Topology() {
   const live = useLive(["/v1/nodes?resources=true", "/v1/allocations?namespace=*&resources=true&task_states=false"]);
   const [filter, setFilter] = useFilter();
-  return html`<${Title}>Topology<//><div class="tools"><${Search} value=${filter} onInput=${setFilter} /></div>
-    <${Loaded} live=${live}>${([nodes, allocs]) => html`<${Table} rows=${loads(nodes, allocs)
-      .filter((n) => `${n.name} ${n.pool} ${n.datacenter}`.toLowerCase().includes(filter.toLowerCase()))}
-      heads=${["Node", "State", "CPU", "Memory", "Allocations", "*Pool", "*Datacenter"]} none="No node has joined yet."
-      row=${(n) => html`<tr key=${n.id}><td class="name"><a href=${nodeHref(n.id)}>${plain(n.name)}</a></td>
-      <td><${State} word=${n.status} /></td><td><${Bar} used=${n.cpu} of=${n.cpuTotal} unit="MHz" /></td>
-      <td><${Bar} used=${n.memory} of=${n.memoryTotal} unit="MiB" /></td>
-      <td>${n.jobs.map(([job, ns, count]) => html`<a href=${jobHref(job, ns)}>${plain(job)}</a> × ${count} `)}</td>
-      <td class="wide">${plain(n.pool)}</td><td class="wide">${plain(n.datacenter)}</td></tr>`} />`}<//>
-    <${Cli} line="drover node status -allocs" raw="/v1/nodes?resources=true" />`;
+  const [cpu, setCpu] = useState("");
+  const [memory, setMemory] = useState("");
+  const wanted = filter.toLowerCase();
+  const size = (label, value, set) => html`<label>${label} <input type="number" min="0" aria-label=${label} value=${value}
+    onInput=${(e) => set(e.target.value)} /></label>`;
+  return html`<${Title}>Topology<//><div class="tools"><${Search} value=${filter} onInput=${setFilter} />
+    ${size("Fits MHz", cpu, setCpu)}${size("and MiB", memory, setMemory)}</div>
+    <${Loaded} live=${live}>${([nodes, allocs]) => {
+      const all = loads(nodes, allocs);
+      const looks = Number(cpu) > 0 || Number(memory) > 0;
+      const fits = (n) => room(n, Number(cpu), Number(memory));
+      const rows = all.filter((n) => `${n.name} ${n.pool} ${n.datacenter} ${n.jobs.map(([job]) => job).join(" ")}`
+        .toLowerCase().includes(wanted) && (!looks || fits(n) > 0));
+      const total = rows.reduce((sum, n) => sum + (looks ? fits(n) : 0), 0);
+      return html`<div class="counts">${byDatacenter(all).map((d) => html`<div class="count" key=${d.name}>
+          <b>${plain(d.name)}</b><${Bar} used=${d.cpu} of=${d.cpuTotal} unit="MHz" />
+          <${Bar} used=${d.memory} of=${d.memoryTotal} unit="MiB" />
+          <span class="soft">${d.nodes} ${d.nodes === 1 ? "node takes" : "nodes take"} work</span></div>`)}</div>
+        ${looks && html`<p role="status">${total > 0 ? `It fits ${total} times, on ${rows.length} of ${all.length} nodes.` :
+          "It fits on no node."}</p>`}
+        <${Table} rows=${rows} none=${all.length ? "No node matches." : "No node has joined yet."}
+        heads=${["Node", "State", "CPU", "Memory", "Allocations", "*Pool", "*Datacenter"]}
+        row=${(n) => html`<tr key=${n.id}><td class="name"><a href=${nodeHref(n.id)}>${plain(n.name)}</a></td>
+        <td><${State} word=${n.status} /></td><td><${Bar} used=${n.cpu} of=${n.cpuTotal} unit="MHz" /></td>
+        <td><${Bar} used=${n.memory} of=${n.memoryTotal} unit="MiB" /></td>
+        <td>${n.jobs.map(([job, ns, count]) => html`<a class=${wanted && job.toLowerCase().includes(wanted) ? "marked" : ""}
+          href=${jobHref(job, ns)}>${plain(job)}</a> × ${count} `)}</td>
+        <td class="wide">${plain(n.pool)}</td><td class="wide">${plain(n.datacenter)}</td></tr>`} />`;
+    }}<//><${Cli} line="drover node status -allocs" raw="/v1/nodes?resources=true" />`;
 }
 
 const Bar = ({ used, of, unit }) => {

@@ -75,8 +75,17 @@ export function Job({ id, namespace, tab }) {
         <dt>Type</dt><dd>${job.Type}, priority ${job.Priority}</dd><dt>Version</dt><dd>${job.Version}</dd>
         <dt>Groups</dt><dd>${(job.TaskGroups ?? []).map((g) => `${plain(g.Name)} × ${g.Count}`).join(", ")}</dd></dl></div>
         ${waiting && html`<${Why} failed=${waiting.FailedTGAllocs} />`}
-        <div class="tools">${job.Stop ? html`<span class="soft">The job is stopped.</span>` : html`<${Act} label="Stop" danger
+        <div class="tools">${job.Stop ? html`<span class="soft">The job is stopped.</span>
+          <${Act} label="Start" question=${`Start ${id} again, as version ${job.Version} is?`} run=${() =>
+            write(`/v1/jobs${ns}`, { Job: { ...job, Stop: false }, EnforceIndex: true, JobModifyIndex: job.JobModifyIndex })} />
+          <${Act} label="Purge" danger question=${`Forget ${id}, its versions and its allocations?`} run=${async () => {
+            await write(`${path}${ns}&purge=true`, undefined, "DELETE");
+            location.assign("/ui/jobs");
+          }} />` : html`<${Act} label="Stop" danger
           question=${`Stop ${id}? Its allocations end.`} run=${() => write(path + ns, undefined, "DELETE")} />
+          <${Act} label="Restart all" danger question=${`Restart the tasks of all running allocations of ${id} in place?`}
+            run=${() => Promise.all((more[0] ?? []).filter((a) => a.ClientStatus === "running").map((a) =>
+              write(`/v1/client/allocation/${a.ID}/restart`, { AllTasks: false, TaskName: "" })))} />
           <a href=${`/ui/exec/${encodeURIComponent(id)}${ns}`}>Exec</a>`}
           ${(job.TaskGroups ?? []).map((g) => {
             const count = counts[g.Name] ?? g.Count;

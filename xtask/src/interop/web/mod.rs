@@ -2,6 +2,7 @@
 //!
 //! Any complaint of the browser fails a story, also an answer that says that the server is broken.
 
+mod axe;
 mod demo;
 mod page;
 mod stories;

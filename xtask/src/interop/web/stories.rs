@@ -10,7 +10,7 @@ use super::{
         cluster::{self, Agent, Role},
         job::Job,
     },
-    Story, demo,
+    Story, axe, demo,
     page::Page,
     tasks,
 };
@@ -28,10 +28,11 @@ pub(super) const ALL: &[Story] = &[
     ("files are looked at, whatever is in them", tasks::files),
     ("a terminal in a task", tasks::terminal),
     ("everything is found from one field", found),
+    ("where there is room is summed and looked for", topology),
     ("the last hour is shown", trends),
     ("many tabs share one stream, and hidden ones ask nothing", tabs),
     ("a variable is made, changed and deleted, and nobody's change is lost", variables),
-    ("pages fit every width and theme", fits),
+    ("pages fit every width and theme, and are for everybody", fits),
     ("names and output are text, whatever is in them", hostile),
     ("a token is asked for, and the way leads back", login),
     ("a policy is written, and a token that has it is made and used", access),
@@ -130,7 +131,52 @@ fn lives(page: &mut Page) -> Result<()> {
     page.shows("The job is stopped.")?;
     page.shows("complete")?;
     page.click("Jobs")?;
-    page.shows("stopped")
+    page.shows("stopped")?;
+    page.click("comes")?;
+    page.click("Start")?;
+    page.shows("Start comes again, as version")?;
+    page.click("Start")?;
+    let alloc = running(&agent, "comes")?;
+    page.click("Restart all")?;
+    page.shows("all running allocations of comes in place?")?;
+    page.click("Restart all")?;
+    until("the restart", BOUND, || {
+        let now = agent.get(&format!("/v1/allocation/{alloc}"))?;
+        Ok((now["TaskStates"]["t"]["Restarts"] == 1).then_some(()))
+    })?;
+    page.click("Stop")?;
+    page.shows("Its allocations end.")?;
+    page.click("Stop")?;
+    page.click("Purge")?;
+    page.shows("Forget comes")?;
+    page.click("Purge")?;
+    page.shows("No job has been registered yet.")
+}
+
+fn topology(page: &mut Page) -> Result<()> {
+    let agent = started("web-topology")?;
+    agent.submit(&sleeps("takes").body())?;
+    running(&agent, "takes")?;
+    let node = &agent.list("/v1/nodes?resources=true")?[0];
+    let of = |path: &str| node.pointer(path).and_then(Value::as_i64).unwrap_or(0);
+    let cpu = of("/NodeResources/Cpu/CpuShares") - of("/ReservedResources/Cpu/CpuShares");
+    let memory = of("/NodeResources/Memory/MemoryMB") - of("/ReservedResources/Memory/MemoryMB");
+    let alloc = &agent.list("/v1/allocations?resources=true")?[0];
+    let taken = |path: &str| alloc.pointer(&format!("/AllocatedResources/Tasks/t/{path}")).and_then(Value::as_i64);
+    let cpu_taken = taken("Cpu/CpuShares").context("its CPU")?;
+    let memory_taken = taken("Memory/MemoryMB").context("its memory")?;
+    page.open(&format!("{}/ui/topology", agent.address()))?;
+    // Of the datacenter, and of its one node.
+    for sum in [format!("{cpu_taken} of {cpu} MHz"), format!("{memory_taken} of {memory} MiB")] {
+        page.until(&sum, &format!("document.body.innerText.split({}).length === 3", json!(sum)))?;
+    }
+    page.fill("Fits MHz", &((cpu - cpu_taken) / 3).to_string())?;
+    page.shows("It fits 3 times, on 1 of 1 nodes.")?;
+    page.fill("and MiB", &memory.to_string())?;
+    page.shows("It fits on no node.")?;
+    page.open(&format!("{}/ui/topology?q=takes", agent.address()))?;
+    page.until("the job is marked", "document.querySelector('a.marked')?.textContent === 'takes'")?;
+    end(&agent, "takes")
 }
 
 fn unplaced(page: &mut Page) -> Result<()> {
@@ -419,6 +465,8 @@ fn fits(page: &mut Page) -> Result<()> {
     let node = agent.list("/v1/nodes")?[0]["ID"].as_str().context("a node")?.to_owned();
     agent.put(&format!("/v1/var/{}", &long[..120]), &json!({"Path": &long[..120], "Items": {"k": "v"}}))?;
     let job = format!("/ui/jobs/{long}@default");
+    let checker = axe::source()?;
+    let mut wrong = Vec::new();
     for link in [
         "/ui/jobs".to_owned(),
         job.clone(),
@@ -448,9 +496,14 @@ fn fits(page: &mut Page) -> Result<()> {
             page.eval(&format!("document.documentElement.dataset.theme = '{theme}'"))?;
             let over = page.eval("document.documentElement.scrollWidth - document.documentElement.clientWidth")?;
             ensure!(over.as_i64() <= Some(0), "{link} at {width} px: {over} px stick out");
+            if [(1280, "light"), (360, "dark")].contains(&(width, theme)) {
+                let told = axe::check(page, &checker, &format!("{link} at {width} px, {theme}"));
+                wrong.extend(told.err().map(|error| format!("{error:#}")));
+            }
             page.keep(&format!("{}-{width}-{theme}", link.replace(['/', '@'], "-").replace(&long, "long")))?;
         }
     }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
     page.size(1280, 900)?;
     agent.delete(&format!("/v1/job/{long}"))?;
     until("the end of its task", BOUND, || Ok(agent.alloc(&long, "running")?.is_none().then_some(())))
