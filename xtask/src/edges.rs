@@ -175,7 +175,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // Plays all of them; linked into nothing.
     ("sim", &["blocking", "client", "clock", "driver-host", "driver-sdk", "model", "server", "state", "store"]),
     ("fleet", &["api", "model", "open-files"]),
-    ("xtask", &["testkit"]),
+    ("xtask", &["oidc-fake", "testkit"]),
 ];
 
 /// Crates that know no clock, randomness, files, network or runtime; `tidy::purity` checks what they use and what they

@@ -4,6 +4,7 @@ import { useEffect, useState } from "./vendor/hooks.js";
 import { setToken, write } from "./lib/api.js";
 import { Expiry } from "./lib/expiry.js";
 import { html } from "./lib/html.js";
+import { complete } from "./lib/oidc.js";
 import { Palette } from "./lib/palette.js";
 import { Title } from "./lib/parts.js";
 import { parse } from "./lib/routes.js";
@@ -12,7 +13,8 @@ import { Exec } from "./pages/exec.js";
 import { Files } from "./pages/files.js";
 import { Evaluations, Job, Jobs, Run } from "./pages/jobs.js";
 import { Servers, Services, Topology } from "./pages/cluster.js";
-import { Allocation, Client, Clients, Login, Remote, Slot } from "./pages/places.js";
+import { Allocation, Client, Clients, Remote, Slot } from "./pages/places.js";
+import { Login } from "./pages/login.js";
 import { NamespaceOf, Namespaces } from "./pages/namespaces.js";
 import { Trends } from "./pages/trends.js";
 import { NewVariable, Variable, Variables } from "./pages/variables.js";
@@ -32,7 +34,8 @@ const dark = () => (localStorage.getItem("drover-theme") ??
   (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
 document.documentElement.dataset.theme = dark();
 
-function App() {
+/** `failed`: why a login that an identity provider has ended did not succeed. */
+function App({ failed }) {
   const [at, go] = useState(() => location.pathname + location.search);
   const [theme, setTheme] = useState(dark);
   const [searches, search] = useState(false);
@@ -83,7 +86,7 @@ function App() {
       <a href=${`/ui/${to}`} aria-current=${path.startsWith(`/ui/${to}`) ? "page" : null}>${title}</a>`)}</nav>
       <button onClick=${() => search(true)} title="Ctrl+K">Go to</button>
       <button onClick=${flip}>${theme === "dark" ? "Light" : "Dark"}</button></header>
-    <${Expiry} /><main id="main"><${PAGES[route.page]} ...${route}
+    <${Expiry} /><main id="main"><${PAGES[route.page]} ...${route} failed=${failed}
       key=${route.page + (route.part ?? "") + (route.id ?? "")} /></main>
     ${searches && html`<${Palette} pages=${[...NAV, ["jobs/run", "Run a job"]]} visit=${visit}
       close=${() => search(false)} />`}`;
@@ -106,4 +109,6 @@ async function admitted() {
 }
 
 await admitted();
-render(html`<${App} />`, document.getElementById("app"));
+const login = await complete();
+if (login?.back) history.replaceState(null, "", login.back);
+render(html`<${App} failed=${login?.failed} />`, document.getElementById("app"));

@@ -130,8 +130,8 @@ const CHECKS: &[Check] = &[
     ("ui", "addresses, states, reasons and lanes of managers of the web UI, under Node.js", ui::check),
     (
         "web",
-        "the web UI in a real browser: links, live lists, plans, logs, hostile names, logins, 10,000 jobs, a manager \
-            that is killed",
+        "the web UI in a real browser: links, live lists, plans, logs, files, terminals, charts, many tabs, hostile \
+         names, logins, 10,000 jobs, accessibility, a manager that is killed, the demo",
         web::check,
     ),
     ("completion", "zsh and fish offer what the agent has, and act on no name", completion::check),

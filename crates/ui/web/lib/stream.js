@@ -7,6 +7,10 @@ import { sharedName } from "./topics.js";
 const GATHER_MS = 200;
 /** How long a tab keeps the stream without a listener. */
 const LINGER_MS = 2000;
+/** A stream that says nothing for so long has missed three of its signs of life. */
+const SILENT_MS = 35_000;
+/** Answers that another try does not change. */
+const REFUSED = [400, 401, 403, 404, 501];
 const PATH = "/v1/event/stream?topic=*&namespace=*&payload=none";
 
 /** State of the stream that this tab hears: `""` = not known yet, `open`, or `refused` = this token may not. */
@@ -39,7 +43,7 @@ class Shared {
     for (let tries = 0; !signal.aborted; tries += 1) {
       try {
         const reply = await fetch(PATH, { signal, headers: this.secret ? { "X-Nomad-Token": this.secret } : {} });
-        if (reply.status >= 400 && reply.status < 500) return void this.tell({ state: "refused" });
+        if (REFUSED.includes(reply.status)) return void this.tell({ state: "refused" });
         if (reply.ok) {
           tries = 0;
           // What happened before it was open was not heard.
@@ -61,7 +65,8 @@ class Shared {
     let topics = new Set();
     let timer = 0;
     for (;;) {
-      const { done, value } = await reader.read();
+      const silent = setTimeout(() => reader.cancel(), SILENT_MS);
+      const { done, value } = await reader.read().finally(() => clearTimeout(silent));
       if (done) return;
       const lines = (rest + value).split("\n");
       rest = lines.pop();

@@ -1,11 +1,10 @@
 import { useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
-import { read, setToken, token, useLive, write } from "../lib/api.js";
+import { read, useLive, write } from "../lib/api.js";
 import { ago, plain, span, unplaced } from "../lib/format.js";
 import { lanes } from "../lib/lanes.js";
 import { allocHref, execHref, filesHref, jobHref, nodeHref, slotHref } from "../lib/routes.js";
 import { Act, Cli, Loaded, Search, State, Table, Title, useFilter } from "../lib/parts.js";
-import { Self } from "./access.js";
 import { Allocs } from "./jobs.js";
 import { Logs } from "./log.js";
 import { Usage } from "./trends.js";
@@ -170,25 +169,4 @@ function Bars({ task }) {
       width=${Math.max(3, x(gap.to) - x(gap.from))} />`)}</svg>
     ${all.gaps.map((gap, i) => html`<p class="warn">▲ unmanaged for ${span(gap.to - gap.from)}${all.now &&
       i === all.gaps.length - 1 ? " until now; the instance goes on" : ", then adopted; the instance went on"}</p>`)}</div>`;
-}
-
-export function Login() {
-  const [value, set] = useState("");
-  const [own, setOwn] = useState(token);
-  const has = own !== "";
-  const go = () => {
-    setToken(value.trim());
-    setOwn(value.trim());
-    const back = new URLSearchParams(location.search).get("back") ?? "";
-    if (back.startsWith("/ui/") && value) location.assign(back);
-  };
-  const expired = new URLSearchParams(location.search).get("expired");
-  return html`<${Title}>Log in<//>${expired && html`<p class="warn" role="alert">The link has been used before, or its
-    ten minutes are over. Run <code>drover ui -authenticate</code> again, or paste a token.</p>`}
-    <div class="box"><p>${has ? "This tab has a token." : "This tab has no token."} It is kept until
-    the tab is closed.</p>
-    <p class="tools"><input type="password" autocomplete="off" aria-label="Token" value=${value}
-      onInput=${(e) => set(e.target.value)} /><button onClick=${go}>Use this token</button>
-      ${has && html`<button onClick=${() => { setToken(""); setOwn(""); }}>Forget it</button>`}</p></div>
-    <${Self} token=${own} />`;
 }

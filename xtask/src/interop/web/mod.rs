@@ -8,7 +8,14 @@ mod page;
 mod stories;
 mod tasks;
 
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result};
 
@@ -20,6 +27,9 @@ use crate::{
 
 /// Limit of a story, for people who wait: it is printed, not asserted.
 const SLOW: Duration = Duration::from_secs(15);
+
+/// Stories that are told at once.
+const AT_ONCE: usize = 2;
 
 /// A story with its name.
 type Story = (&'static str, fn(&mut Page) -> Result<()>);
@@ -35,15 +45,34 @@ pub(super) fn check() -> Result<()> {
     if chosen.len() < stories::ALL.len() {
         eprintln!("  only {} of {}, as DROVER_WEB_STORIES says", chosen.len(), stories::ALL.len());
     }
-    let told = chosen.into_iter().try_for_each(|(name, story)| {
-        let begun = Instant::now();
-        let mut page = Page::start(&dir).with_context(|| (*name).to_owned())?;
-        let told = story(&mut page).and_then(|()| page.untroubled());
-        page.keep(&name.replace(' ', "-"))?;
-        let took = begun.elapsed();
-        eprintln!("  {name}: {:.1} s{}", took.as_secs_f64(), if took > SLOW { ", slow" } else { "" });
-        told.with_context(|| (*name).to_owned())
+    // Most of their time they wait.
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(None::<anyhow::Error>));
+    let work = || {
+        while failed.lock().is_ok_and(|failed| failed.is_none()) {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            let Some(story) = chosen.get(n) else { return };
+            if let Err(error) = told(story, &dir.join(n.to_string())) {
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(work);
+        }
     });
     local::remove(&dir);
-    told
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+/// Tells one story in a browser of its own.
+fn told((name, story): &Story, dir: &Path) -> Result<()> {
+    let begun = Instant::now();
+    std::fs::create_dir_all(dir)?;
+    let mut page = Page::start(dir).with_context(|| (*name).to_owned())?;
+    let told = story(&mut page).and_then(|()| page.untroubled());
+    page.keep(&name.replace(' ', "-"))?;
+    let took = begun.elapsed();
+    eprintln!("  {name}: {:.1} s{}", took.as_secs_f64(), if took > SLOW { ", slow" } else { "" });
+    told.with_context(|| (*name).to_owned())
 }

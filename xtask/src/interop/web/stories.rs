@@ -3,6 +3,7 @@
 use std::{path::Path, time::Instant};
 
 use anyhow::{Context, Result, ensure};
+use oidc_fake::Provider;
 use serde_json::{Value, json};
 
 use super::{
@@ -35,6 +36,7 @@ pub(super) const ALL: &[Story] = &[
     ("pages fit every width and theme, and are for everybody", fits),
     ("names and output are text, whatever is in them", hostile),
     ("a token is asked for, and the way leads back", login),
+    ("an identity provider logs people and programs in", logins),
     ("a policy is written, and a token that has it is made and used", access),
     ("the keyboard alone finds a job", keyboard),
     ("an agent that is away is said to be, and comes back", away),
@@ -575,6 +577,50 @@ fn login(page: &mut Page) -> Result<()> {
     agent.delete("/v1/job/hidden")?;
     page.shows("The job is stopped.")?;
     page.shows("complete")
+}
+
+fn logins(page: &mut Page) -> Result<()> {
+    let mut agent = Agent::start("web-logins", &[], cluster::SECURED)?;
+    agent.bootstrap()?;
+    let runtime = tokio::runtime::Runtime::new()?;
+    let provider = runtime.block_on(Provider::start());
+    let at = format!("{}/ui/settings/tokens", agent.address());
+    let method = |name: &str, kind: &str, config: Value| {
+        let method = json!({"Name": name, "Type": kind, "TokenLocality": "local", "MaxTokenTTL": "1h", "Config": config});
+        agent.put("/v1/acl/auth-method", &method)?;
+        agent.put("/v1/acl/binding-rule", &json!({"AuthMethod": name, "BindType": "management"}))
+    };
+    let (client, secret) = (oidc_fake::CLIENT, oidc_fake::SECRET);
+    method(
+        "people",
+        "OIDC",
+        json!({"OIDCDiscoveryURL": provider.url, "OIDCClientID": client, "OIDCClientSecret": secret,
+            "OIDCEnablePKCE": true, "AllowedRedirectURIs": [at], "OIDCDisableUserInfo": true}),
+    )?;
+    let keys = format!("{}/keys", provider.url);
+    let (audience, issuer) = (["drover"], [provider.url.clone()]);
+    method("ci", "JWT", json!({"JWKSURL": keys, "BoundAudiences": audience, "BoundIssuer": issuer}))?;
+    // To the provider and back to where the person wanted to be.
+    page.open(&format!("{}/ui/clients", agent.address()))?;
+    page.shows("Permission denied")?;
+    page.click("Log in with a token")?;
+    page.click("Log in with people")?;
+    page.shows("web-logins")?;
+    let address = page.eval("location.pathname + location.search")?;
+    ensure!(address == "/ui/clients", "what the provider says is in no address: {address}");
+    page.open(&at)?;
+    page.shows("everything")?;
+    page.click("Forget it")?;
+    page.open(&format!("{at}?state=x&error=access_denied&error_description=not+you"))?;
+    page.shows("This login was not begun in this tab.")?;
+    let now = oidc_fake::now();
+    let claims = json!({"iss": provider.url, "aud": "drover", "sub": "ann", "iat": now, "exp": now + 60});
+    page.fill("Token", "no.such.token")?;
+    page.click("Use it with ci")?;
+    page.until("a refusal", "document.querySelector('[role=alert]')")?;
+    page.fill("Token", &provider.sign(&claims))?;
+    page.click("Use it with ci")?;
+    page.shows("everything")
 }
 
 fn access(page: &mut Page) -> Result<()> {
