@@ -7,6 +7,7 @@ import { plain, span, unplaced } from "../web/lib/format.js";
 import { lanes } from "../web/lib/lanes.js";
 import { byDatacenter, loads, room } from "../web/lib/loads.js";
 import { matches } from "../web/lib/matches.js";
+import { waitsFor, waterfall } from "../web/lib/waterfall.js";
 import { execHref, filesHref, jobHref, parse, slotHref, variableHref } from "../web/lib/routes.js";
 
 test("addresses of Nomad's web UI lead to the same objects", () => {
@@ -129,4 +130,21 @@ test("datacenters are summed, and what fits is counted", () => {
     [["a", 2, 100, 2000, 900], ["b", 1, 400, 1000, 100]]);
   assert.deepEqual(nodes.map((n) => room(n, 300, 300)), [2, 3, 0, 0]);
   assert.deepEqual([room(nodes[0], 0, 300), room(nodes[0], 0, 0)], [3, 0]);
+});
+
+test("a deployment is told allocation by allocation, and what it waits for", () => {
+  const rows = waterfall([
+    { ID: "b", Name: "j.g[1]", CreateTime: 5e9, TaskStates: { t: { StartedAt: "1970-01-01T00:00:07Z" } } },
+    { ID: "a", Name: "j.g[0]", CreateTime: 1e9, TaskStates: { t: { StartedAt: "1970-01-01T00:00:02Z" },
+      u: { StartedAt: "1970-01-01T00:00:03Z" } }, DeploymentStatus: { Healthy: true, Canary: true,
+      Timestamp: "1970-01-01T00:00:04Z" } }]);
+  assert.deepEqual(rows.map((r) => [r.id, r.placed, r.started, r.judged, r.healthy, r.canary]),
+    [["a", 1000, 3000, 4000, true, true], ["b", 5000, 7000, 0, null, false]]);
+  const group = (more) => ({ Status: "running", TaskGroups: { g: { DesiredTotal: 3, DesiredCanaries: 0, PlacedAllocs: 3,
+    HealthyAllocs: 1, ...more } } });
+  assert.equal(waitsFor(group({})), "g: 2 of 3 are not healthy yet");
+  assert.equal(waitsFor(group({ PlacedAllocs: 1 })), "g: 2 of 3 are not placed");
+  assert.equal(waitsFor(group({ DesiredCanaries: 1, PlacedAllocs: 1 })), "waits for somebody who promotes g");
+  assert.equal(waitsFor(group({ DesiredCanaries: 2, PlacedAllocs: 2 })), "g: 1 of 2 is not healthy yet");
+  assert.equal(waitsFor({ ...group({}), Status: "successful" }), "");
 });

@@ -4,6 +4,7 @@ const OF = [
   ["/v1/jobs", ["Job", "Allocation", "Evaluation", "Deployment"]],
   ["/v1/job/", ["Job", "Allocation", "Evaluation", "Deployment", "Service"]],
   ["/v1/allocation", ["Allocation"]],
+  ["/v1/deployment", ["Deployment", "Allocation"]],
   ["/v1/evaluation", ["Evaluation"]],
   ["/v1/node", ["Node", "Allocation"]],
   ["/v1/service", ["Service"]],

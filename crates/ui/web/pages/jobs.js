@@ -6,6 +6,7 @@ import { faults, folded, tally } from "../lib/jobs.js";
 import { allocHref, jobHref, nodeHref } from "../lib/routes.js";
 import { Children } from "./children.js";
 import { ServicesOf } from "./cluster.js";
+import { Deployments } from "./deployments.js";
 import { Act, Cli, Diff, Loaded, Problem, Search, State, Table, Title, useFilter } from "../lib/parts.js";
 
 export function Jobs() {
@@ -60,14 +61,7 @@ export function Job({ id, namespace, tab }) {
       if (tab === "dispatch") return html`<${Children} job=${job} ns=${ns} path=${path} />`;
       if (tab === "services") return html`<${ServicesOf} id=${id} namespace=${namespace} />`;
       if (tab === "versions") return html`<${Versions} job=${job} given=${more[0]} path=${path} ns=${ns} />`;
-      if (tab === "deployments") return html`<${Table} heads=${["Deployment", "State", "Version", "Reason"]}
-        rows=${more[0] ?? []} none="There has been no deployment." row=${(d) => html`<tr key=${d.ID}>
-        <td class="num">${d.ID.slice(0, 8)}</td><td><${State} word=${d.Status} /></td><td>${d.JobVersion}</td>
-        <td>${plain(d.StatusDescription)} ${["running", "paused"].includes(d.Status) && html`
-          <${Act} label="Promote" question="Promote all canaries of this deployment?" run=${() =>
-            write(`/v1/deployment/promote/${d.ID}`, { DeploymentID: d.ID, All: true })} />
-          <${Act} label="Fail" danger question="Fail this deployment?" run=${() =>
-            write(`/v1/deployment/fail/${d.ID}`, {})} />`}</td></tr>`} />`;
+      if (tab === "deployments") return html`<${Deployments} all=${more[0] ?? []} />`;
       if (tab === "evaluations") return html`<${Evals} evals=${more[0] ?? []} />`;
       if (tab === "allocations") return html`<${Allocs} allocs=${more[0] ?? []} />`;
       const waiting = (more[1] ?? []).find((e) => e.Status === "blocked");

@@ -24,6 +24,7 @@ pub(super) const ALL: &[Story] = &[
     ("why a job is not placed is said, and no longer when it is", unplaced),
     ("a job is planned and run, and nobody's change is overwritten", run),
     ("an older version is registered again", reverted),
+    ("a canary waits for somebody who promotes it", canary),
     ("a job makes others, and how they went is seen", children),
     ("a log is followed and searched", logs),
     ("files are looked at, whatever is in them", tasks::files),
@@ -258,6 +259,31 @@ fn reverted(page: &mut Page) -> Result<()> {
     ensure!(now["TaskGroups"][0]["Tasks"][0]["Env"]["N"] == "first", "{now}");
     page.until("three versions", "document.querySelectorAll('tbody tr').length === 3")?;
     end(&agent, "kept")
+}
+
+fn canary(page: &mut Page) -> Result<()> {
+    let agent = started("web-canary")?;
+    let update = json!({"MaxParallel": 1, "Canary": 1, "MinHealthyTime": 100_000_000, "HealthCheck": "task_states"});
+    let rolls = |n: &str| {
+        let job = Job::command("rolls", "service", "raw_exec", "/bin/sleep", &["71024"]);
+        job.group(json!({"Update": update})).task(json!({"Env": {"N": n}})).body()
+    };
+    let successful = |n: usize| {
+        let states = "[...document.querySelectorAll('td .state')]";
+        format!("{states}.filter((e) => e.innerText.includes('successful')).length === {n}")
+    };
+    agent.submit(&rolls("first"))?;
+    page.open(&format!("{}/ui/jobs/rolls@default/deployments", agent.address()))?;
+    page.until("the first deployment", &successful(1))?;
+    page.until("its one allocation", "document.querySelectorAll('svg.steps').length === 1")?;
+    agent.submit(&rolls("second"))?;
+    page.shows("waits for somebody who promotes g")?;
+    page.shows("canary")?;
+    page.click("Promote")?;
+    page.shows("Promote all canaries of this deployment?")?;
+    page.click("Promote")?;
+    page.until("the second deployment", &successful(2))?;
+    end(&agent, "rolls")
 }
 
 fn children(page: &mut Page) -> Result<()> {
@@ -586,7 +612,8 @@ fn logins(page: &mut Page) -> Result<()> {
     let provider = runtime.block_on(Provider::start());
     let at = format!("{}/ui/settings/tokens", agent.address());
     let method = |name: &str, kind: &str, config: Value| {
-        let method = json!({"Name": name, "Type": kind, "TokenLocality": "local", "MaxTokenTTL": "1h", "Config": config});
+        let mut method = json!({"Name": name, "Type": kind, "TokenLocality": "local", "MaxTokenTTL": "1h"});
+        method["Config"] = config;
         agent.put("/v1/acl/auth-method", &method)?;
         agent.put("/v1/acl/binding-rule", &json!({"AuthMethod": name, "BindType": "management"}))
     };
