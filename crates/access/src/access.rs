@@ -35,7 +35,7 @@ impl<C: Named> Granted<C> {
 
     /// Any of these, and nothing denies.
     pub(crate) fn allows(&self, any_of: &[C]) -> bool {
-        self.capabilities.settled().has_any(any_of)
+        !self.denies() && self.capabilities.has_any(any_of)
     }
 }
 

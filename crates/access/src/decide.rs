@@ -308,8 +308,7 @@ impl Access {
         match *need {
             // Most requests need this; names of policies would be gathered for nobody.
             Need::Namespace { namespace, any_of } if self.standing != Standing::Management && namespace != "*" => {
-                let found = self.namespaces.find(namespace, Granted::denies);
-                found.is_some_and(|(_, granted)| !granted.denies() && granted.capabilities.has_any(any_of))
+                self.namespaces.find(namespace, Granted::denies).is_some_and(|(_, granted)| granted.allows(any_of))
             }
             _ => self.decide(need).allowed,
         }

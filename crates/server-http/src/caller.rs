@@ -49,10 +49,7 @@ pub(crate) fn denied() -> HttpError {
 impl Caller {
     /// Whoever shows this token.
     pub(crate) fn of(authority: Option<&Authority>, server: &ServerHandle, token: &str) -> Result<Self, HttpError> {
-        match authority {
-            None => Ok(Self(None)),
-            Some(_) => Self::within(authority, server, &server.snapshot(), token),
-        }
+        Self::within(authority, server, &server.snapshot(), token)
     }
 
     /// Whoever shows this token, in this state.

@@ -2,7 +2,7 @@
 //! that leads; one that begins to lead begins the hour anew.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -49,7 +49,9 @@ impl Trends {
 /// The cluster in this state, at this time in Unix nanoseconds.
 pub(crate) fn look(state: &State, now: TimestampNs, former: Former) -> (Trend, Former) {
     let mut point = Trend { time: now, ..Trend::default() };
+    let mut ready = HashSet::new();
     for node in state.nodes().filter(|node| node.status == NodeStatus::Ready) {
+        ready.insert(node.id);
         point.nodes_ready += 1;
         point.cpu_total += node.resources.cpu.cpu_shares - node.reserved.cpu.cpu_shares;
         point.memory_total_mb += node.resources.memory.memory_mb - node.reserved.memory.memory_mb;
@@ -60,9 +62,11 @@ pub(crate) fn look(state: &State, now: TimestampNs, former: Former) -> (Trend, F
         if !alloc.occupies() {
             continue;
         }
-        let used = alloc.resources.usage();
-        point.cpu_used += used.cpu;
-        point.memory_used_mb += used.memory_mb;
+        if ready.contains(&alloc.node_id) {
+            let used = alloc.resources.usage();
+            point.cpu_used += used.cpu;
+            point.memory_used_mb += used.memory_mb;
+        }
         point.allocs_running += u64::from(alloc.client_status == ClientStatus::Running);
     }
     let queued = |job: &Arc<Job>| {
@@ -120,6 +124,7 @@ mod tests {
         resources.tasks.insert("t".into(), task);
         Allocation {
             id: Uuid::from_u128(id).into(),
+            node_id: Uuid::from_u128(1).into(),
             client_status,
             resources: resources.into(),
             ..Allocation::default()
@@ -143,7 +148,8 @@ mod tests {
         (node.resources.cpu.cpu_shares, node.resources.memory.memory_mb) = (4000, 2048);
         (node.reserved.cpu.cpu_shares, node.reserved.memory.memory_mb) = (500, 48);
         let away = Node { id: Uuid::from_u128(2).into(), status: NodeStatus::Down, ..node.clone() };
-        let allocs = vec![alloc(1, ClientStatus::Running), alloc(2, ClientStatus::Complete)];
+        let cut_off = Allocation { node_id: away.id, ..alloc(9, ClientStatus::Unknown) };
+        let allocs = vec![alloc(1, ClientStatus::Running), alloc(2, ClientStatus::Complete), cut_off];
         apply(
             &mut state,
             vec![

@@ -124,8 +124,9 @@ test("one field finds pages, tasks by their provider's name, and what the server
 });
 
 test("datacenters are summed, and what fits is counted", () => {
-  const node = (datacenter, status, cpu, memory) => ({ datacenter, status, cpu, cpuTotal: 1000, memory, memoryTotal: 1000 });
-  const nodes = [node("b", "ready", 400, 100), node("a", "ready", 0, 0), node("a", "down", 0, 0), node("a", "ready", 100, 900)];
+  const node = (datacenter, takes, cpu, memory) =>
+    ({ datacenter, takes, cpu, cpuTotal: 1000, memory, memoryTotal: 1000 });
+  const nodes = [node("b", true, 400, 100), node("a", true, 0, 0), node("a", false, 0, 0), node("a", true, 100, 900)];
   assert.deepEqual(byDatacenter(nodes).map((d) => [d.name, d.nodes, d.cpu, d.cpuTotal, d.memory]),
     [["a", 2, 100, 2000, 900], ["b", 1, 400, 1000, 100]]);
   assert.deepEqual(nodes.map((n) => room(n, 300, 300)), [2, 3, 0, 0]);

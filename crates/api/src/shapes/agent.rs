@@ -98,7 +98,7 @@ pub struct HealthPart {
 pub struct Trend {
     /// When, in Unix nanoseconds.
     pub time: i64,
-    /// Nodes that take work; the totals are theirs.
+    /// Nodes that are ready; what is used and the totals are theirs.
     pub nodes_ready: u64,
     /// Allocations that run.
     pub allocs_running: u64,

@@ -72,11 +72,7 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode> {
     if !held {
         cluster.print_logs(if args.verbose { usize::MAX } else { 12 });
     }
-    if let Ok(report) = &outcome
-        && args.ui
-    {
-        report.print();
-        output::line("\nManagers go on to be killed, one after the other. Ctrl-C ends it.");
+    if outcome.is_ok() && args.ui {
         tokio::select! {
             ended = rounds::go_on(&mut cluster) => if let Err(error) = ended {
                 eprintln!("drover demo: {error:#}");
@@ -93,9 +89,7 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode> {
     if keep {
         cluster.keep();
     }
-    if let Ok(report) = &outcome
-        && !args.ui
-    {
+    if let Ok(report) = &outcome {
         report.print();
         output::line("");
         output::line(ELSEWHERE);

@@ -30,7 +30,7 @@ const HELLO: &str = include_str!("../../../../examples/hello.nomad.hcl");
 const COUNTER: &str = include_str!("../../../../examples/remote-counter.nomad.hcl");
 
 /// How long any single step may take.
-pub(super) const STEP: Duration = Duration::from_secs(30);
+const STEP: Duration = Duration::from_secs(30);
 
 /// One line of the closing table.
 struct Outcome {
@@ -144,6 +144,16 @@ async fn running(conn: &Conn, job: &str) -> Result<Allocation> {
     .await
 }
 
+/// Waits for a manager of a newer epoch than this one to have observed the running instance.
+pub(super) async fn managed(cluster: &Cluster, after: u64) -> Result<RemoteTask> {
+    until("the hand-over of the remote task", STEP, || async {
+        let task = cluster.remote_task().await?;
+        let done = task.epoch > after && task.manager.is_some() && task.observed == Observed::Running;
+        Ok(done.then_some(task))
+    })
+    .await
+}
+
 /// The one who tells: what every step needs.
 struct Teller<'a> {
     cluster: &'a mut Cluster,
@@ -157,12 +167,7 @@ struct Teller<'a> {
 impl Teller<'_> {
     /// Waits for the manager of a newer epoch to have observed the running instance.
     async fn handed_over(&self, epoch: u64) -> Result<RemoteTask> {
-        until("the hand-over of the remote task", STEP, || async {
-            let task = self.cluster.remote_task().await?;
-            let done = task.epoch > epoch && task.manager.is_some() && task.observed == Observed::Running;
-            Ok(done.then_some(task))
-        })
-        .await
+        managed(self.cluster, epoch).await
     }
 
     async fn manager_name(&self, task: &RemoteTask) -> Result<String> {
@@ -236,7 +241,7 @@ pub(crate) async fn tell(cluster: &mut Cluster, ui: bool) -> Result<Report> {
         instance.pid
     ))?;
     if ui {
-        rounds::open(teller.cluster);
+        rounds::open(teller.cluster)?;
     }
 
     drain(&mut teller, &first, second).await?;

@@ -56,3 +56,6 @@ export function unplaced(metric) {
   if (m.CoalescedFailures > 0) out.push(`${m.CoalescedFailures} more allocations fail for the same reason`);
   return out;
 }
+
+/** The words that somebody has typed into one field, by blanks or commas. */
+export const words = (text) => text.split(/[\s,]+/).filter(Boolean);

@@ -23,7 +23,7 @@ export function loads(nodes, allocs) {
     const jobs = new Map();
     here.map((a) => JSON.stringify([a.JobID, a.Namespace])).forEach((key) => jobs.set(key, (jobs.get(key) ?? 0) + 1));
     const [all, kept] = [node.NodeResources ?? {}, node.ReservedResources ?? {}];
-    return { id: node.ID, name: node.Name, status: node.Status, pool: node.NodePool, datacenter: node.Datacenter,
+    return { id: node.ID, name: node.Name, status: node.Status, takes: node.Status === "ready" && node.SchedulingEligibility === "eligible", pool: node.NodePool, datacenter: node.Datacenter,
       cpu: sum(here.map((a) => taken(a).cpu)), memory: sum(here.map((a) => taken(a).memory)),
       cpuTotal: (all.Cpu?.CpuShares ?? 0) - (kept.Cpu?.CpuShares ?? 0),
       memoryTotal: (all.Memory?.MemoryMB ?? 0) - (kept.Memory?.MemoryMB ?? 0),
@@ -36,7 +36,7 @@ export function loads(nodes, allocs) {
 /** What the datacenters have together, of nodes that take work: `{name, nodes, cpu, cpuTotal, memory, memoryTotal}`. */
 export function byDatacenter(nodes) {
   const all = new Map();
-  for (const n of nodes.filter((node) => node.status === "ready")) {
+  for (const n of nodes.filter((node) => node.takes)) {
     const old = all.get(n.datacenter) ?? { name: n.datacenter, nodes: 0, cpu: 0, cpuTotal: 0, memory: 0, memoryTotal: 0 };
     all.set(n.datacenter, { name: n.datacenter, nodes: old.nodes + 1, cpu: old.cpu + n.cpu,
       cpuTotal: old.cpuTotal + n.cpuTotal, memory: old.memory + n.memory, memoryTotal: old.memoryTotal + n.memoryTotal });
@@ -46,7 +46,7 @@ export function byDatacenter(nodes) {
 
 /** How often something of this size fits a node beside what it has; 0 where the node takes no work. */
 export function room(node, cpu, memory) {
-  if (node.status !== "ready" || !(cpu > 0 || memory > 0)) return 0;
+  if (!node.takes || !(cpu > 0 || memory > 0)) return 0;
   const times = [[node.cpuTotal - node.cpu, cpu], [node.memoryTotal - node.memory, memory]]
     .filter(([, wanted]) => wanted > 0).map(([left, wanted]) => Math.floor(left / wanted));
   return Math.max(0, Math.min(...times));

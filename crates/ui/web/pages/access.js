@@ -2,7 +2,7 @@
 import { useEffect, useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { read, useLive, write } from "../lib/api.js";
-import { ago, plain } from "../lib/format.js";
+import { ago, plain, words } from "../lib/format.js";
 import { accessHref } from "../lib/routes.js";
 import { Act, Cli, Loaded, Problem, Search, Table, Title, useFilter } from "../lib/parts.js";
 
@@ -12,7 +12,6 @@ export const Tabs = ({ part }) => html`<nav class="tabs" aria-label="Parts of ac
     aria-current=${part === name ? "page" : null}>${title}</a>`)}</nav>`;
 
 const names = (links) => (links ?? []).map((link) => plain(link.Name)).join(", ");
-const words = (text) => text.split(/[\s,]+/).filter(Boolean);
 const until = (time) => (time && !time.startsWith("0001") ? new Date(time).toLocaleString() : "never");
 
 const LISTS = {

@@ -2,6 +2,7 @@
 import { useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { useLive, write } from "../lib/api.js";
+import { encode } from "../lib/base64.js";
 import { ago, plain, state } from "../lib/format.js";
 import { jobHref } from "../lib/routes.js";
 import { Act, Loaded, Problem, State, Table } from "../lib/parts.js";
@@ -43,9 +44,8 @@ function Dispatch({ job, ns, path }) {
   const go = async () => {
     say(null);
     try {
-      const bytes = String.fromCharCode(...new TextEncoder().encode(text));
       const given = Object.fromEntries(Object.entries(meta).filter(([, value]) => value !== ""));
-      show(await write(`${path}/dispatch${ns}`, { Meta: given, Payload: text ? btoa(bytes) : undefined }));
+      show(await write(`${path}/dispatch${ns}`, { Meta: given, Payload: text ? encode(text) : undefined }));
     } catch (error) { say(error); }
   };
   const field = (key, must) => html`<p class="tools" key=${key}><label>${plain(key)}${must ? "" : " (optional)"}

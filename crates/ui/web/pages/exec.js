@@ -2,16 +2,10 @@
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { token, useLive } from "../lib/api.js";
+import { decode, encode } from "../lib/base64.js";
 import { plain } from "../lib/format.js";
 import { allocHref, jobHref } from "../lib/routes.js";
 import { Cli, Dialog, Loaded, Title } from "../lib/parts.js";
-
-const encode = (text) => {
-  let binary = "";
-  new TextEncoder().encode(text).forEach((byte) => { binary += String.fromCharCode(byte); });
-  return btoa(binary);
-};
-const decode = (data) => Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
 
 /** What a person types as a command: parts at blanks, quotes keep them together. */
 const parts = (line) => [...line.matchAll(/"([^"]*)"|'([^']*)'|(\S+)/g)].map((m) => m[1] ?? m[2] ?? m[3]);

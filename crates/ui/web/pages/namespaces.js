@@ -2,7 +2,7 @@
 import { useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { useLive, write } from "../lib/api.js";
-import { plain } from "../lib/format.js";
+import { plain, words } from "../lib/format.js";
 import { accessHref } from "../lib/routes.js";
 import { Act, Cli, Loaded, Problem, Table, Title } from "../lib/parts.js";
 import { Tabs } from "./access.js";
@@ -13,7 +13,6 @@ const limited = (n) => LIMITS.filter(([key]) => n.Limits?.[key] != null).map(([k
   `${label}: ${n.Usage?.[key] ?? 0} of ${n.Limits[key]}`).join(", ");
 const drivers = (n) => [(n.Capabilities?.EnabledTaskDrivers ?? []).join(", "),
   (n.Capabilities?.DisabledTaskDrivers ?? []).map((name) => `not ${name}`).join(", ")].filter(Boolean).join(", ");
-const words = (text) => text.split(/[\s,]+/).filter(Boolean);
 
 export function Namespaces() {
   const live = useLive(["/v1/namespaces"]);

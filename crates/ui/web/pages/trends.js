@@ -9,12 +9,12 @@ import { Cli, Loaded, Title } from "../lib/parts.js";
 const MIB = 1024 * 1024;
 const plainly = (n) => `${Math.round(n * 100) / 100}`;
 const CHARTS = [
-  ["CPU", ["used", "of nodes that take work"], (p) => [p.CpuUsed, p.CpuTotal], (n) => `${plainly(n)} MHz`],
-  ["Memory", ["used", "of nodes that take work"], (p) => [p.MemoryUsedMB, p.MemoryTotalMB], (n) => bytes(n * MIB)],
+  ["CPU", ["used", "of ready nodes"], (p) => [p.CpuUsed, p.CpuTotal], (n) => `${plainly(n)} MHz`],
+  ["Memory", ["used", "of ready nodes"], (p) => [p.MemoryUsedMB, p.MemoryTotalMB], (n) => bytes(n * MIB)],
   ["Allocations", ["running", "wanted and not placed"], (p) => [p.AllocsRunning, p.Queued], plainly],
   ["Placements", ["placed since the point before"], (p) => [p.Placed], plainly],
   ["Remote tasks", ["hand-overs since the point before", "unmanaged"], (p) => [p.HandOvers, p.Unmanaged], plainly],
-  ["Nodes", ["that take work"], (p) => [p.NodesReady], plainly]];
+  ["Nodes", ["ready"], (p) => [p.NodesReady], plainly]];
 
 export function Trends() {
   const live = useEvery("/v1/metrics/trends", 10_000);

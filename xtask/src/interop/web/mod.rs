@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use self::page::Page;
 use crate::{
@@ -42,6 +42,7 @@ pub(super) fn check() -> Result<()> {
     // For whoever works on one of them.
     let wanted = std::env::var("DROVER_WEB_STORIES").unwrap_or_default();
     let chosen: Vec<&Story> = stories::ALL.iter().filter(|(name, _)| name.contains(&wanted)).collect();
+    ensure!(!chosen.is_empty(), "DROVER_WEB_STORIES={wanted:?} is a part of no story's name");
     if chosen.len() < stories::ALL.len() {
         eprintln!("  only {} of {}, as DROVER_WEB_STORIES says", chosen.len(), stories::ALL.len());
     }
