@@ -58,8 +58,8 @@ pub(crate) fn access(kind: Kind) -> Result<Vec<Row>> {
         }
         connection.send(&Request::new("PUT", "/v1/jobs", secret, &job("read", 0)))?;
     }
-    // An agent that has just taken 100,000 writes answers longer lists more slowly, whatever they are asked with. Both go
-    // on as agents that have read their state: only what requests cost differs.
+    // An agent that has just taken 100,000 writes answers longer lists more slowly, whatever they are asked with. Both
+    // go on as agents that have read their state: only what requests cost differs.
     for agent in [&mut open, &mut closed] {
         agent.crash_and_restart()?;
         agent.wait_until_ready()?;
