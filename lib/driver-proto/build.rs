@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "goplugin.proto",
     "health.proto",
     "status.proto",
     "structs.proto",
     "hclspec.proto",
     "base.proto",
+    "device.proto",
     "driver.proto",
     "remote.proto",
 ];

@@ -60,4 +60,15 @@ impl Present for Here {
         };
         Some(End { over, wait: Box::pin(wait) })
     }
+
+    fn holders(&self, devices: &[(String, String)], other_than: AllocId) -> Vec<(AllocId, End)> {
+        let others = handles(&self.0).into_iter().filter(|(id, _)| *id != other_than);
+        let holds = |handle: &AllocHandle| {
+            let view = handle.view.borrow();
+            let of = view.alloc.resources.tasks.values().filter(|t| !t.remote).flat_map(|t| &t.devices);
+            of.flat_map(|d| d.device_ids.iter().map(|id| (d.id(), id.clone()))).any(|one| devices.contains(&one))
+        };
+        let holders = others.filter(|(_, handle)| holds(handle)).map(|(id, _)| id);
+        holders.filter_map(|id| Some((id, self.end_of(id).filter(|end| !end.over)?))).collect()
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use driver_host::{Capabilities, Driver, FsIsolation, TaskConfig};
+use driver_host::{Capabilities, ContainerReservation, Driver, FsIsolation, TaskConfig};
 use futures::future::BoxFuture;
 use hooks::{
     artifacts::{Artifacts, Fetching},
@@ -113,8 +113,17 @@ impl remote_manager::Supplies for Supplies {
         template_env: &BTreeMap<String, String>,
     ) -> Result<TaskConfig, StartFailure> {
         let network = TaskNetwork::default();
-        let input =
-            Input { spec, run, driver, capabilities, cgroup: None, template_env, network: &network, elsewhere: true };
+        let input = Input {
+            spec,
+            run,
+            driver,
+            capabilities,
+            cgroup: None,
+            template_env,
+            network: &network,
+            devices: &ContainerReservation::default(),
+            elsewhere: true,
+        };
         self.configs.build(&input)
     }
 }

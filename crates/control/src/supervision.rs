@@ -297,10 +297,11 @@ fn wanted_by(
         spec_hash,
         driver: task.driver.as_str().into(),
         provider: provider.into(),
-        policy: RemotePolicy::of(job, task).into(),
+        policy: RemotePolicy::of(job, group, task).into(),
         manager: Some(Manager { node_id: alloc.node_id, alloc_id: alloc.id }),
         previous_ended,
         keep_counters: false,
+        created_at: alloc.create_time,
     })
 }
 

@@ -169,7 +169,7 @@ fn made_from(job: Option<&Arc<Job>>, slot: &SlotKey) -> Option<MadeFrom> {
     Some(MadeFrom {
         job_version: job.version,
         spec_hash: model::updates::spec_hash(job, group, task).into(),
-        policy: RemotePolicy::of(job, task).into(),
+        policy: RemotePolicy::of(job, group, task).into(),
     })
 }
 

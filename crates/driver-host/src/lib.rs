@@ -8,6 +8,7 @@
 
 mod backoff;
 mod config;
+mod devices;
 mod driver;
 mod error;
 mod exec;
@@ -31,8 +32,10 @@ mod types;
 mod within;
 
 pub use config::{ConfigError, Variables, config_findings, encode_config};
+pub use devices::Device;
 pub use driver::{Driver, StatsStream};
 pub use driver_proto as proto;
+pub use driver_proto::device::ContainerReservation;
 pub use driver_proto::driver::{TaskConfig, TaskHandle};
 pub use driver_proto::handshake::DETACH_SIGNAL;
 pub use driver_proto::hclspec::Spec;
@@ -49,7 +52,7 @@ pub use remote::{LogsQuery, Remote, RemoteStream};
 pub use scope::Marked;
 pub use turns::Turn;
 pub use types::{
-    Capabilities, Description, DriverEvent, DriverFingerprint, ExecResult, FsIsolation, Inspection, NetworkMode,
-    NetworkOverride, Started, TaskExit, TaskStatus, handle_from_bytes, handle_to_bytes,
+    Capabilities, Description, DeviceGroup, DeviceInstance, DriverEvent, DriverFingerprint, ExecResult, FsIsolation,
+    Inspection, NetworkMode, NetworkOverride, Started, TaskExit, TaskStatus, handle_from_bytes, handle_to_bytes,
 };
 pub use within::{Connections, Within};

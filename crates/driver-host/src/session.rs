@@ -8,6 +8,7 @@ use driver_proto::base::{
     ConfigSchemaRequest, NomadConfig, NomadDriverConfig, PluginInfoRequest, PluginInfoResponse, PluginType,
     SetConfigRequest,
 };
+use driver_proto::device::device_plugin_client::DevicePluginClient;
 use driver_proto::driver::driver_client::DriverClient;
 use driver_proto::driver::{CapabilitiesRequest, InitRequest, ShutdownRequest, TaskConfigSchemaRequest};
 use driver_proto::handshake::{API_VERSION, AUTHORITY, Address, HEALTH_SERVICE, HOST_DECODE_LIMIT};
@@ -34,6 +35,9 @@ use crate::process::Process;
 use crate::types::{Capabilities, Description};
 use crate::within;
 
+/// What a device plugin's name begins with wherever drivers have theirs: no driver's name can have it.
+pub(crate) const DEVICES: &str = "device/";
+
 /// A plugin that is up and configured.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -54,6 +58,7 @@ pub(crate) struct Session {
 /// A plugin's own account of its identity.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Identity {
+    /// The driver; of a device plugin [`DEVICES`] and its name.
     pub(crate) driver: String,
     pub(crate) version: semver::Version,
     /// The API version in the plugin's own spelling, which it wants back.
@@ -75,6 +80,15 @@ pub(crate) struct Running {
 impl Session {
     pub(crate) fn driver_client(&self) -> DriverClient<Channel> {
         DriverClient::new(self.channel.clone()).max_decoding_message_size(HOST_DECODE_LIMIT)
+    }
+
+    pub(crate) fn device_client(&self) -> DevicePluginClient<Channel> {
+        DevicePluginClient::new(self.channel.clone()).max_decoding_message_size(HOST_DECODE_LIMIT)
+    }
+
+    /// Whether it offers devices instead of running tasks.
+    pub(crate) fn has_devices(&self) -> bool {
+        self.driver.starts_with(DEVICES)
     }
 
     pub(crate) fn remote_client(&self) -> RemoteDriverClient<Channel> {
@@ -185,12 +199,16 @@ pub(crate) async fn identify(channel: &Channel, process: &Process, limit: Durati
 
 fn judge(info: &PluginInfoResponse) -> Result<Identity, LaunchError> {
     let unsuitable = |why: String| Err(LaunchError::Unsuitable(bounded(&why)));
-    if info.r#type() != PluginType::Driver {
-        return unsuitable(format!("it is of type {}, not a driver", info.r#type));
-    }
+    let (kind, prefix) = match info.r#type() {
+        PluginType::Driver => ("driver", ""),
+        PluginType::Device => ("device plugin's", DEVICES),
+        PluginType::Unknown => {
+            return unsuitable(format!("it is of type {}, neither a driver nor a device plugin", info.r#type));
+        }
+    };
     let usable = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if info.name.is_empty() || info.name.len() > 128 || !info.name.chars().all(usable) {
-        return unsuitable(format!("its driver name {:?} is not made of letters, digits, '-', '_' and '.'", info.name));
+        return unsuitable(format!("its {kind} name {:?} is not made of letters, digits, '-', '_' and '.'", info.name));
     }
     let wanted = lenient_version(API_VERSION);
     let same = |spelled: &&String| lenient_version(spelled).is_some() && lenient_version(spelled) == wanted;
@@ -203,7 +221,7 @@ fn judge(info: &PluginInfoResponse) -> Result<Identity, LaunchError> {
     let Some(version) = lenient_version(&info.plugin_version) else {
         return unsuitable(format!("its version {:?} cannot be read; use a form like 1.2.3", info.plugin_version));
     };
-    Ok(Identity { driver: info.name.clone(), version, api_version: api_version.clone() })
+    Ok(Identity { driver: format!("{prefix}{}", info.name), version, api_version: api_version.clone() })
 }
 
 /// `v1.2`, `1`, `1.2.3-rc1+x`: missing parts are zero.
@@ -273,6 +291,23 @@ fn is_empty(config: &serde_json::Value) -> bool {
 pub(crate) async fn open(running: &Running, timing: &Timing) -> Result<Session, LaunchError> {
     let Running { channel, process, identity, address, digest, .. } = running.clone();
     let limit = timing.setup_call;
+    let session = Session {
+        // Set with the driver name.
+        generation: 0,
+        driver: identity.driver.clone(),
+        version: identity.version,
+        process: process.clone(),
+        channel: channel.clone(),
+        capabilities: Capabilities::default(),
+        task_schema: Arc::default(),
+        checked: Arc::new(Err(ConfigError::NoSchema(identity.driver.clone()))),
+        remote: None,
+        address,
+        digest,
+    };
+    if session.has_devices() {
+        return Ok(session);
+    }
     let mut client = DriverClient::new(channel.clone()).max_decoding_message_size(HOST_DECODE_LIMIT);
     match call("Init", limit, &process, client.init(InitRequest {})).await? {
         Err(status) if status.code() != Code::Unimplemented => {
@@ -293,19 +328,12 @@ pub(crate) async fn open(running: &Running, timing: &Timing) -> Result<Session, 
         Err(status) => return Err(refused("Describe", &status)),
     };
     Ok(Session {
-        // Set with the driver name.
-        generation: 0,
-        driver: identity.driver,
-        version: identity.version,
-        process,
-        channel,
         capabilities: capabilities.unwrap_or_default().into(),
         // A broken schema affects tasks that need it, but not running ones.
         checked: Arc::new(config::check(&spec)),
         task_schema: Arc::new(spec),
         remote,
-        address,
-        digest,
+        ..session
     })
 }
 
@@ -353,7 +381,8 @@ mod tests {
             (info(2, &["v0.1.0"], "0.1.0", "raw_exec"), Ok("v0.1.0")),
             (info(2, &["v9.9.9", "0.1.0"], "v1.2", "my-driver.2"), Ok("0.1.0")),
             (info(2, &["0.1"], "1.0.0-dev+abc", "x"), Ok("0.1")),
-            (info(3, &["v0.1.0"], "0.1.0", "gpu"), Err("type 3")),
+            (info(3, &["v0.1.0"], "0.1.0", "gpu"), Ok("v0.1.0")),
+            (info(3, &["v0.1.0"], "0.1.0", "a/b"), Err("device plugin's name")),
             (info(77, &["v0.1.0"], "0.1.0", "x"), Err("type 77")),
             (info(2, &[], "0.1.0", "x"), Err("plugin API []")),
             (info(2, &["v9.9.9", "junk"], "0.1.0", "x"), Err("v9.9.9")),
@@ -364,7 +393,10 @@ mod tests {
         ];
         for (info, expected) in cases {
             match (judge(&info), expected) {
-                (Ok(identity), Ok(api)) => assert_eq!(identity.api_version, api),
+                (Ok(identity), Ok(api)) => {
+                    assert_eq!(identity.api_version, api);
+                    assert_eq!(identity.driver.starts_with(DEVICES), info.r#type() == PluginType::Device);
+                }
                 (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
                 (got, expected) => panic!("{info:?}: {got:?}, expected {expected:?}"),
             }

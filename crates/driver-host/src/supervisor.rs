@@ -29,6 +29,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::{Backoff, jitter};
+use crate::devices;
 use crate::driver::{Facts, Phase, Shared};
 use crate::error::{LaunchError, bounded, broken_connection};
 use crate::host::{Ending, EndingSignal, Granted, Registry, nobody_listens, sweep_dead_sockets};
@@ -42,10 +43,10 @@ use crate::session::{self, Running, Session};
 use crate::stderr::Tail;
 use crate::types::{DriverEvent, DriverFingerprint};
 
-/// Delays before reopening a stream that the driver has ended.
-const REOPEN: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(120) };
+/// Delays before reopening a stream that the plugin has ended.
+pub(crate) const REOPEN: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(120) };
 /// A stream that was open this long has a clean record.
-const STREAM_STABLE: Duration = Duration::from_secs(60);
+pub(crate) const STREAM_STABLE: Duration = Duration::from_secs(60);
 /// Unanswered questions in a row after which a plugin counts as hung.
 const STRIKES_MAX: u32 = 3;
 /// Bounds of a driver's attributes on its node.
@@ -265,6 +266,7 @@ impl Supervisor {
                     self.common.registry.publish(driver, |fingerprint| {
                         fingerprint.healthy = false;
                         fingerprint.settled = true;
+                        fingerprint.devices = fingerprint.devices.take().map(|groups| devices::unusable(&groups, why));
                         fingerprint.description = why.to_owned();
                         fingerprint.pid = None;
                     });
@@ -485,6 +487,7 @@ impl Supervisor {
                     settled: false,
                     description: "waiting for the first fingerprint".into(),
                     attributes: std::mem::take(&mut fingerprint.attributes),
+                    devices: session.has_devices().then(|| fingerprint.devices.take().unwrap_or_default()),
                 };
             });
             shared.phase.send_replace(Phase::Ready(session.clone()));
@@ -501,8 +504,12 @@ impl Supervisor {
             plugin = spec.name, driver = session.driver, version = %session.version, pid = session.process.pid,
             "driver plugin is up"
         );
-        let mut streams =
-            pin!(async { tokio::join!(fingerprints(&common, &session), task_events(&common, &session)).0 });
+        let mut streams = pin!(async {
+            if session.has_devices() {
+                return devices::follow(&common, &session).await;
+            }
+            tokio::join!(fingerprints(&common, &session), task_events(&common, &session)).0
+        });
         let mut hung = pin!(hung(&common, &session));
         loop {
             let order = tokio::select! {

@@ -1,6 +1,7 @@
 //! Answers of calls, in the node's types.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use driver_proto::driver::TaskHandle;
@@ -38,6 +39,36 @@ pub struct DriverFingerprint {
     pub pid: Option<u32>,
     /// Grows with each process; see [`crate::Driver::generation`].
     pub generation: u64,
+    /// What a device plugin offers; `None` for drivers. While its plugin is down each instance is unhealthy.
+    pub devices: Option<Arc<Vec<DeviceGroup>>>,
+}
+
+/// Devices of a node that are alike.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct DeviceGroup {
+    /// Who makes them.
+    pub vendor: String,
+    /// What they are: `gpu`, `fpga`.
+    pub kind: String,
+    /// The model.
+    pub name: String,
+    /// The devices.
+    pub instances: Vec<DeviceInstance>,
+    /// Properties of each of them.
+    pub attributes: BTreeMap<String, driver_proto::structs::Attribute>,
+}
+
+/// A device.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct DeviceInstance {
+    /// Its id, unique within the group.
+    pub id: String,
+    /// Tasks can use it.
+    pub healthy: bool,
+    /// Why they cannot.
+    pub health_description: String,
+    /// Address on the PCI bus; empty = unknown.
+    pub pci_bus_id: String,
 }
 
 /// Something that a driver reports about a task.

@@ -9,8 +9,8 @@ use std::{
 
 use api::node_rpc::DriverSchema;
 use driver_host::{
-    AgentConfig, Core, Driver, DriverFingerprint, DriverHost, Ending, HostOptions, PluginBlock, PluginSpec, Reloaded,
-    Topology, Within, discover,
+    AgentConfig, Core, Device, Driver, DriverFingerprint, DriverHost, Ending, HostOptions, PluginBlock, PluginSpec,
+    Reloaded, Topology, Within, discover,
 };
 use host::{
     cgroup,
@@ -22,6 +22,8 @@ use model::{
     node::{Attributes, DriverInfo, Node, RemoteProvider},
 };
 use node_config::{ClientConfig, PluginCommand, PluginSettings};
+
+use crate::offers;
 
 /// Largest schema, and largest sum of schemas, that the servers get, in bytes. The node alone checks the rest.
 const SCHEMA_BYTES_MAX: usize = 64 * 1024;
@@ -229,6 +231,18 @@ impl Drivers {
         self.host.fingerprints().borrow().get(name).and_then(provider)
     }
 
+    /// The device plugin that offers a group of this node, by the group's id; `None` = none does (any more).
+    pub(crate) fn device(&self, group: &str) -> Option<Device> {
+        let fingerprints = self.host.fingerprints().borrow().clone();
+        let name = offers::offered_by(&fingerprints, group)?;
+        self.host.device(name)
+    }
+
+    /// How long a plugin that is between two processes may take.
+    pub(crate) fn patience(&self) -> Duration {
+        self.config.patience.driver
+    }
+
     /// Ends the plugin processes. Tasks continue.
     pub async fn shutdown(&self) {
         self.host.shutdown(Ending::Stop).await;
@@ -237,7 +251,7 @@ impl Drivers {
 
     /// The known schemas of the drivers, as the servers get them. A driver that is down keeps its schema.
     pub fn schemas(&self, fingerprints: &BTreeMap<String, DriverFingerprint>) -> Vec<DriverSchema> {
-        let usable = fingerprints.iter().filter(|(name, _)| self.usable(name));
+        let usable = fingerprints.iter().filter(|(name, f)| f.devices.is_none() && self.usable(name));
         let told = usable.filter_map(|(name, f)| {
             let schema_json = serde_json::to_vec(&self.host.driver(name)?.task_config_document()?).ok()?;
             if schema_json.len() > SCHEMA_BYTES_MAX {
@@ -262,7 +276,12 @@ impl Drivers {
             .filter(|(k, _)| !k.starts_with("driver."))
             .map(|(k, v)| (k.clone(), v.clone()))
             .collect();
+        let mut devices = Vec::new();
         for (name, f) in fingerprints {
+            if let Some(groups) = &f.devices {
+                offers::offer(name, groups, &mut devices);
+                continue;
+            }
             if !self.usable(name) {
                 continue;
             }
@@ -290,7 +309,8 @@ impl Drivers {
             }
             drivers.insert(name.clone(), info);
         }
-        let changed = node.drivers != drivers || node.attributes != attributes;
+        let changed = node.drivers != drivers || node.attributes != attributes || node.resources.devices != devices;
+        node.resources.devices = devices;
         node.drivers = drivers;
         node.attributes = attributes;
         changed

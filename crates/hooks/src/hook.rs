@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, pin::Pin};
 
-use driver_host::Capabilities;
+use driver_host::{Capabilities, ContainerReservation};
 use host::{cgroup::TaskCgroup, dirs::Keeper, node_env::TaskSpec};
 use lifecycle::alloc::machine::StartFailure;
 use tokio_util::sync::CancellationToken;
@@ -42,6 +42,8 @@ pub struct Given {
     pub network: TaskNetwork,
     /// Environment variables; later hooks override earlier ones.
     pub env: BTreeMap<String, String>,
+    /// What its devices need.
+    pub devices: ContainerReservation,
 }
 
 /// The outcome of a hook.

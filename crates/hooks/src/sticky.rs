@@ -33,6 +33,9 @@ pub struct End {
 pub trait Present: Send + Sync {
     /// The end of an allocation of this node; `None` for others.
     fn end_of(&self, alloc: AllocId) -> Option<End>;
+
+    /// Other allocations of this node that have not ended and have one of these devices (the group's id, the device's).
+    fn holders(&self, devices: &[(String, String)], other_than: AllocId) -> Vec<(AllocId, End)>;
 }
 
 /// Takes the data of former allocations over.

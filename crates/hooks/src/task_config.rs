@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use driver_host::{Capabilities, Driver, FsIsolation, TaskConfig, proto::driver as wire};
+use driver_host::{
+    Capabilities, ContainerReservation, Driver, FsIsolation, TaskConfig,
+    proto::{self, driver as wire},
+};
 use hcl_lang::{Vars, interpolate};
 use host::{
     cgroup::TaskCgroup,
@@ -36,6 +39,8 @@ pub struct Input<'a> {
     pub template_env: &'a BTreeMap<String, String>,
     /// The task's network.
     pub network: &'a TaskNetwork,
+    /// What its devices need.
+    pub devices: &'a ContainerReservation,
     /// The task runs in a remote runtime: volumes are the runtime's, and the agent's environment does not apply.
     pub elsewhere: bool,
 }
@@ -130,6 +135,8 @@ impl TaskConfigs {
         };
         // Templates override, and the driver's configuration may refer to their variables.
         vars.env.extend(input.template_env.clone());
+        let env = vars.env.clone();
+        vars.env.extend(input.devices.envs.clone());
         let msgpack = input
             .driver
             .encode_task_config(&serde_json::Value::Object(task.config.clone()), &vars)
@@ -144,11 +151,11 @@ impl TaskConfigs {
             id: input.run.to_owned(),
             name: task.name.to_string(),
             msgpack_driver_config: msgpack,
-            env: vars.env.clone(),
-            device_env: BTreeMap::new(),
+            env,
+            device_env: input.devices.envs.clone(),
             resources: Some(self.resources(input)),
             mounts: self.mounts(input, &vars).map_err(setup)?,
-            devices: Vec::new(),
+            devices: input.devices.devices.iter().map(device).collect(),
             user,
             alloc_dir: dirs.root.display().to_string(),
             stdout_path: stdout.display().to_string(),
@@ -217,7 +224,8 @@ impl TaskConfigs {
 
     /// Host volumes of the task.
     fn mounts(&self, input: &Input<'_>, vars: &Vars) -> Result<Vec<wire::Mount>, String> {
-        input.spec.task.volume_mounts.iter().map(|mount| self.volume(input, vars, mount)).collect()
+        let volumes = input.spec.task.volume_mounts.iter().map(|mount| self.volume(input, vars, mount));
+        volumes.chain(input.devices.mounts.iter().map(|mount| Ok(mount_of_device(mount)))).collect()
     }
 
     fn volume(&self, input: &Input<'_>, vars: &Vars, mount: &VolumeMount) -> Result<wire::Mount, String> {
@@ -263,6 +271,24 @@ impl TaskConfigs {
             return Err(format!("{} of host volume {source:?} does not exist on this node", volume.path));
         }
         Ok(mounted(&volume.path, volume.read_only))
+    }
+}
+
+fn mount_of_device(m: &proto::device::Mount) -> wire::Mount {
+    wire::Mount {
+        task_path: m.task_path.clone(),
+        host_path: m.host_path.clone(),
+        readonly: m.read_only,
+        propagation_mode: "private".into(),
+        ..wire::Mount::default()
+    }
+}
+
+fn device(d: &proto::device::DeviceSpec) -> wire::Device {
+    wire::Device {
+        task_path: d.task_path.clone(),
+        host_path: d.host_path.clone(),
+        cgroup_permissions: d.permissions.clone(),
     }
 }
 

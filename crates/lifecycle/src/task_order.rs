@@ -75,11 +75,22 @@ pub fn specs(group: &TaskGroup) -> Vec<TaskSpec> {
         .collect()
 }
 
+/// Why a whole group ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The servers or the node want the allocation stopped.
+    Stopped,
+    /// Its `max_run_duration` is over: poststop tasks do not run either.
+    Expired,
+}
+
 /// Why a task is stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopReason {
     /// The servers want the allocation stopped.
     AllocStopped,
+    /// The group's `max_run_duration` is over.
+    Expired,
     /// Another task has failed.
     SiblingFailed(Arc<str>),
     /// The leader has ended.
@@ -96,6 +107,7 @@ impl StopReason {
             Self::AllocStopped => {
                 "Sent interrupt. Waiting for the task to stop because the allocation is stopped".to_owned()
             }
+            Self::Expired => model::MAX_RUN_EXCEEDED.to_owned(),
             Self::SiblingFailed(name) => format!("Task's sibling \"{name}\" failed"),
             Self::LeaderDead(name) => format!("Leader Task in Group dead: \"{name}\""),
             Self::MainTasksDead => "Main tasks in the group died".to_owned(),
@@ -114,9 +126,9 @@ pub struct Orders {
     pub done: bool,
 }
 
-/// Decides from the tasks' states. `stopping`: the servers want the allocation stopped.
+/// Decides from the tasks' states. `ending`: why the whole group is to end; `None` = it is not.
 #[must_use]
-pub fn next(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>, stopping: bool) -> Orders {
+pub fn next(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>, ending: Option<Ending>) -> Orders {
     let state = |t: &TaskSpec| states.get(&t.name).map_or(TaskRunState::Pending, |s| s.state);
     let failed = |t: &TaskSpec| states.get(&t.name).is_some_and(|s| s.failed);
     let dead = |t: &TaskSpec| state(t) == TaskRunState::Dead;
@@ -127,11 +139,13 @@ pub fn next(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>, stopping
     let failed_sibling = before_poststop().find(|t| dead(t) && failed(t));
     let dead_leader = before_poststop().find(|t| t.leader && dead(t));
     // The event names the cause even if the whole allocation stops.
-    let end = if let Some(t) = dead_leader.filter(|_| stopping || failed_sibling.is_none()) {
+    let end = if ending == Some(Ending::Expired) {
+        Some(StopReason::Expired)
+    } else if let Some(t) = dead_leader.filter(|_| ending.is_some() || failed_sibling.is_none()) {
         Some(StopReason::LeaderDead(t.name.clone()))
     } else if let Some(t) = failed_sibling {
         Some(StopReason::SiblingFailed(t.name.clone()))
-    } else if stopping {
+    } else if ending.is_some() {
         Some(StopReason::AllocStopped)
     } else {
         None
@@ -183,7 +197,10 @@ pub fn next(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>, stopping
         }
     }
 
-    if before_poststop().all(dead) {
+    let poststop = || in_phase(Phase::Poststop).filter(|t| !dead(t)).map(|t| t.name.clone());
+    if ending == Some(Ending::Expired) {
+        orders.stop.extend(poststop().map(|name| (name, StopReason::Expired)));
+    } else if before_poststop().all(dead) {
         orders
             .start
             .extend(in_phase(Phase::Poststop).filter(|t| state(t) == TaskRunState::Pending).map(|t| t.name.clone()));
@@ -342,7 +359,7 @@ mod tests {
                 "the sidecar goes when nothing else is left",
             ),
         ] {
-            let orders = next(&group(specs), &states(at), stopping);
+            let orders = next(&group(specs), &states(at), ending(stopping));
             assert_eq!(shown(&orders), expected, "{why}: {specs} at {at:?}");
         }
     }
@@ -359,7 +376,7 @@ mod tests {
             ("web:m db:m side:S", "web=f db=r side=r", false, StopReason::SiblingFailed("web".into())),
             ("web:m db:m side:S", "web=f db=d side=r", false, StopReason::SiblingFailed("web".into())),
         ] {
-            let orders = next(&group(specs), &states(at), stopping);
+            let orders = next(&group(specs), &states(at), ending(stopping));
             assert!(
                 !orders.stop.is_empty() && orders.stop.iter().all(|(_, why)| *why == expected),
                 "{specs} at {at:?}: {:?}",
@@ -385,6 +402,26 @@ mod tests {
         }
     }
 
+    fn ending(stopping: bool) -> Option<Ending> {
+        stopping.then_some(Ending::Stopped)
+    }
+
+    #[test]
+    fn at_its_deadline_a_group_ends_without_poststop_tasks() {
+        for (specs, at, expected) in [
+            ("a:m! b:m c:x", "a=r b=r", "-a -c"),
+            ("a:m! b:m c:x", "a=d b=r", "-b -c"),
+            ("a:m b:m s:S c:x", "a=r b=r s=r", "-a -b -c"),
+            ("i:p a:m c:x", "i=r", "-i -a -c"),
+            ("a:m c:x", "a=d c=r", "-c"),
+            ("a:m c:x", "a=d c=d", "."),
+        ] {
+            let orders = next(&group(specs), &states(at), Some(Ending::Expired));
+            assert_eq!(shown(&orders), expected, "{specs} at {at:?}");
+            assert!(orders.stop.iter().all(|(_, why)| *why == StopReason::Expired), "{specs} at {at:?}");
+        }
+    }
+
     proptest! {
         /// For any group and any failing tasks, following the orders ends: nothing starts twice or out of order, and a
         /// stop ends it.
@@ -405,7 +442,7 @@ mod tests {
             let mut now: BTreeMap<Arc<str>, TaskState> = BTreeMap::new();
             for step in 0..200 {
                 let stopping = step >= stop_at;
-                let orders = next(&specs, &now, stopping);
+                let orders = next(&specs, &now, ending(stopping));
                 if orders.done {
                     prop_assert!(client_status(&specs, &now).0.terminal());
                     return Ok(());

@@ -27,6 +27,10 @@ use crate::{
     service::{RemoteServices, ServiceEntry},
 };
 
+/// What an allocation and its tasks say of themselves when the group's `max_run_duration` has ended them: the text that
+/// Nomad's clients and event readers know.
+pub const MAX_RUN_EXCEEDED: &str = "allocation exceeded max_run_duration";
+
 /// What the servers want.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -350,7 +350,7 @@ pub struct TaskGroup {
     /// What happens when the node is cut off.
     #[job(in_place)]
     pub disconnect: Option<Disconnect>,
-    /// End its allocations after this long.
+    /// How long an allocation may take, restarts and hand-overs included, before it is ended; batch and sysbatch only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[job(left_out, in_place)]
     pub max_run_duration: Option<GoDuration>,

@@ -55,7 +55,7 @@ pub use acl::{AclPolicy, AclRole, AclRolePolicy, AclToken, AclTokenRole, JobAcl,
 pub use acl_login::{AclAuthMethod, AclAuthMethodConfig, AclBindingRule};
 pub use alloc::{
     AllocClientUpdate, AllocDeploymentStatus, Allocation, ClientStatus, DesiredStatus, DesiredTransition, Happening,
-    TaskEvent, TaskRunState, TaskState,
+    MAX_RUN_EXCEEDED, TaskEvent, TaskRunState, TaskState,
 };
 pub use charge::{RestartCharge, RestartCharges};
 pub use common::{Common, Text};
@@ -80,7 +80,10 @@ pub use remote::{
     DesiredRemote, Observed, RemoteExit, RemoteImport, RemoteInstance, RemoteOrder, RemotePolicy, RemoteReport,
     RemoteTask, RemoteVerdict, RemoteWanted,
 };
-pub use resources::{AllocatedResources, AllocatedTask, NodeResources, Resources};
+pub use resources::{
+    AllocatedDevices, AllocatedResources, AllocatedTask, DeviceAttribute, NodeDevice, NodeDevices, NodeResources,
+    RequestedDevice, Resources,
+};
 pub use scheduler_config::SchedulerConfig;
 pub use secret::Secret;
 pub use service::{Check, CheckResult, CheckStatus, RemoteServices, Service, ServiceEntry, ServiceRegistration};

@@ -91,6 +91,13 @@ impl RemoteTask {
             && self.exit_acknowledged
             && (self.forgotten || (self.observed == Observed::Gone && self.manager.is_none()))
     }
+    /// When its `max_run_duration` is over; `None` = it has none, or it is not known when it began.
+    #[must_use]
+    pub fn deadline(&self) -> Option<TimestampNs> {
+        let began = if self.began == 0 { self.started_at } else { self.began };
+        let max = self.policy.max_run.filter(|_| began != 0)?;
+        Some(began.saturating_add(max.nanos()))
+    }
     /// True when a later manager must look for an existing instance before it creates.
     #[must_use]
     pub fn adopt(&self) -> bool {
@@ -247,6 +254,9 @@ pub struct RemotePolicy {
     pub kill_signal: String,
     /// Time between the signal and the kill.
     pub kill_timeout: crate::go_duration::GoDuration,
+    /// The group's `max_run_duration`: how long after [`RemoteTask::began`] the servers have it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_run: Option<crate::go_duration::GoDuration>,
 }
 
 impl Kept for RemotePolicy {
@@ -259,13 +269,14 @@ impl Kept for RemotePolicy {
 impl RemotePolicy {
     /// The policy of a task.
     #[must_use]
-    pub fn of(job: &crate::job::Job, task: &crate::task::Task) -> Self {
+    pub fn of(job: &crate::job::Job, group: &crate::job::TaskGroup, task: &crate::task::Task) -> Self {
         let batch = crate::job::job_type::finite(&job.kind);
         Self {
             batch,
             restart: task.restart.clone().unwrap_or_default(),
             kill_signal: task.kill_signal.clone(),
             kill_timeout: task.kill_timeout.unwrap_or(crate::go_duration::GoDuration::from_secs(5)),
+            max_run: group.max_run_duration.filter(|max| max.nanos() > 0),
         }
     }
 }
@@ -292,6 +303,9 @@ pub struct RemoteWanted {
     pub previous_ended: bool,
     /// The restart counters of the record are kept (an ordered restart of the same specification).
     pub keep_counters: bool,
+    /// When the allocation was created; 0 = unknown.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub created_at: TimestampNs,
 }
 
 /// Who may act on an incarnation, and until when.
@@ -363,6 +377,13 @@ pub struct RemoteTask {
     pub stop_reason: Text,
     /// Not empty: a check has found the instance unhealthy, and this is why it is stopped. Its end counts as a failure.
     pub unhealthy: Text,
+    /// When the allocation was created for which the task first ran; 0 = unknown. Restarts and hand-overs do not change
+    /// it, so [`RemotePolicy::max_run`] counts through them.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub began: TimestampNs,
+    /// [`RemotePolicy::max_run`] is over, and the instance is stopped for that. Its end completes the task.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub expired: bool,
     /// The provider's name for the instance, for people.
     pub provider_id: String,
     /// Attributes from the driver, for people ("pid" …).
@@ -414,6 +435,11 @@ pub struct RemoteEvent {
     pub to: NodeId,
     /// What and why.
     pub message: Text,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it like this")]
+fn is_zero(time: &TimestampNs) -> bool {
+    *time == 0
 }
 
 fn is_nil(id: &NodeId) -> bool {
@@ -491,6 +517,9 @@ pub struct RemoteOrder {
     pub acknowledge: bool,
     /// What the node tells the allocation's task.
     pub verdict: RemoteVerdict,
+    /// The group's `max_run_duration` is over: what `desired` stops, or `verdict` completes, ends for that.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub expired: bool,
     /// The exit result that led to the verdict.
     pub result: Option<RemoteExit>,
     /// Restarts so far.

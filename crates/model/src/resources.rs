@@ -113,6 +113,92 @@ pub struct NodeResources {
     /// Remote tasks that it manages at most; 0 = no limit.
     #[serde(rename = "RemoteSessions", skip_serializing_if = "crate::resources::is_zero")]
     pub remote_sessions: u32,
+    /// What its device plugins offer.
+    #[serde(rename = "Devices", deserialize_with = "crate::resources::nothing_is_none")]
+    pub devices: Vec<NodeDevices>,
+}
+
+/// Devices of a node that are alike.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NodeDevices {
+    /// Who makes them.
+    pub vendor: String,
+    /// What they are: `gpu`, `fpga`.
+    #[serde(rename = "Type")]
+    pub kind: String,
+    /// The model.
+    pub name: String,
+    /// The devices.
+    pub instances: Vec<NodeDevice>,
+    /// Properties of each of them.
+    pub attributes: Map<String, DeviceAttribute>,
+}
+
+impl NodeDevices {
+    /// `vendor/type/name`.
+    #[must_use]
+    pub fn id(&self) -> String {
+        format!("{}/{}/{}", self.vendor, self.kind, self.name)
+    }
+}
+
+/// A device of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NodeDevice {
+    /// Unique within its group.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// It is given out. Tasks that have it keep it when it is no longer.
+    pub healthy: bool,
+    /// Why it is not.
+    pub health_description: String,
+    /// Where it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locality: Option<DeviceLocality>,
+}
+
+/// Where a device is in its machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct DeviceLocality {
+    /// Its address on the PCI bus.
+    #[serde(rename = "PciBusID")]
+    pub pci_bus_id: String,
+}
+
+/// A property of a device: one value, numbers with a unit where they have one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct DeviceAttribute {
+    /// A number with decimals.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub float: Option<f64>,
+    /// A whole number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub int: Option<i64>,
+    /// Text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub string: Option<String>,
+    /// Yes or no.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bool: Option<bool>,
+    /// Of a number: `MiB`, `MHz`, `W`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub unit: String,
+}
+
+impl std::fmt::Display for DeviceAttribute {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self { float: Some(number), .. } => write!(f, "{number}")?,
+            Self { int: Some(number), .. } => write!(f, "{number}")?,
+            Self { bool: Some(yes), .. } => write!(f, "{yes}")?,
+            Self { string, .. } => f.write_str(string.as_deref().unwrap_or_default())?,
+        }
+        if self.unit.is_empty() { Ok(()) } else { write!(f, " {}", self.unit) }
+    }
 }
 
 /// Processor of a node.
@@ -227,10 +313,37 @@ pub struct AllocatedTask {
     pub memory: AllocatedMemory,
     /// Deprecated task-level networks.
     pub networks: Vec<Network>,
+    /// Devices that are its own while it runs.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resources::nothing_is_none")]
+    pub devices: Vec<AllocatedDevices>,
     /// True when a remote driver runs the task: it is packed against the provider's pool and costs the node a session
     /// only.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub remote: bool,
+}
+
+/// Devices given to a task, of one group of its node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct AllocatedDevices {
+    /// Of the group.
+    pub vendor: String,
+    /// Of the group.
+    #[serde(rename = "Type")]
+    pub kind: String,
+    /// Of the group.
+    pub name: String,
+    /// Those of it that are the task's.
+    #[serde(rename = "DeviceIDs")]
+    pub device_ids: Vec<String>,
+}
+
+impl AllocatedDevices {
+    /// `vendor/type/name`.
+    #[must_use]
+    pub fn id(&self) -> String {
+        format!("{}/{}/{}", self.vendor, self.kind, self.name)
+    }
 }
 
 /// Processor given.
@@ -279,6 +392,13 @@ pub struct Usage {
     pub memory_mb: i64,
     /// MiB of disk.
     pub disk_mb: i64,
+}
+
+/// Clients written in Go say null for an empty list.
+pub(crate) fn nothing_is_none<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    Ok(Option::<Vec<T>>::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// Left out of JSON.

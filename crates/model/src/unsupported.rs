@@ -91,11 +91,6 @@ pub(crate) const GROUP: &[Refused<TaskGroup>] = &[
         reason: "a host volume is found by its name; constrain the group to its node",
         used: |g| g.volumes.values().any(|v| v.sticky),
     },
-    Refused {
-        feature: "max_run_duration",
-        reason: "allocations are not ended by the clock yet; let the command end itself, for example with timeout",
-        used: |g| g.max_run_duration.is_some_and(|d| d != crate::GoDuration::ZERO),
-    },
 ];
 
 pub(crate) const TASK: &[Refused<Task>] = &[
@@ -108,13 +103,6 @@ pub(crate) const TASK: &[Refused<Task>] = &[
         feature: "secret",
         reason: "no provider of secrets is asked yet; use a template",
         used: |t| !t.secrets.is_empty(),
-    },
-    Refused {
-        feature: "template.change_script.run_on_first_render",
-        reason: "the script runs after changes; do the first work in the task's command or in a prestart task",
-        used: |t| {
-            t.templates.iter().any(|t| t.change_script.as_ref().is_some_and(|s| s.run_on_first_render == Some(true)))
-        },
     },
     Refused {
         feature: "vault.policies",
@@ -131,11 +119,6 @@ pub(crate) const TASK: &[Refused<Task>] = &[
     Refused { feature: "csi_plugin", reason: "CSI volumes are not attached yet", used: |t| t.csi_plugin.is_some() },
     Refused { feature: "kind", reason: "Connect is not supported", used: |t| !t.kind.is_empty() },
     Refused { feature: "schedule", reason: "it is a Nomad Enterprise feature", used: |t| t.schedule.is_some() },
-    Refused {
-        feature: "resources.device",
-        reason: "devices are not scheduled yet",
-        used: |t| !t.resources.devices.is_empty(),
-    },
     Refused {
         feature: "resources.numa",
         reason: "NUMA placement is not implemented",

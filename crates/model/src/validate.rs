@@ -247,6 +247,12 @@ fn check_group(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
     e.when(g.shutdown_delay.is_some_and(|d| d < GoDuration::ZERO), || {
         "ShutdownDelay must be a positive value".to_owned()
     });
+    if let Some(max) = g.max_run_duration {
+        e.when(max <= GoDuration::ZERO, || format!("max_run_duration must be greater than zero, not {max}"));
+        e.when(!job_type::finite(&job.kind), || {
+            format!("max_run_duration is for jobs of type batch and sysbatch, not {}", job.kind)
+        });
+    }
     check_disconnect(job, g, e);
 
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
@@ -450,6 +456,7 @@ fn check_task(g: &TaskGroup, t: &Task, e: &mut ValidationErrors) {
     e.when(t.shutdown_delay < GoDuration::ZERO, || "ShutdownDelay must be a positive value".to_owned());
     names::check_task(t, e);
     check_resources(t, e);
+    check_devices(t, e);
     if let Some(logs) = &t.logs {
         let (files, size) = (logs.max_files.unwrap_or(10), logs.max_file_size_mb.unwrap_or(10));
         let disk = g.ephemeral_disk.as_ref().and_then(|d| d.size_mb).unwrap_or(300);
@@ -497,6 +504,24 @@ fn check_task(g: &TaskGroup, t: &Task, e: &mut ValidationErrors) {
         e.part(format!("Template {} validation failed", n + 1), inner);
     }
     e.refusals(unsupported::refusals(unsupported::TASK, t));
+}
+
+fn check_devices(t: &Task, e: &mut ValidationErrors) {
+    for (i, device) in t.resources.devices.iter().enumerate() {
+        let mut inner = ValidationErrors::default();
+        let parts: Vec<&str> = device.name.splitn(3, '/').collect();
+        inner.when(parts.iter().any(|part| part.is_empty()), || {
+            "device name must be given as type, vendor/type or vendor/type/name".to_owned()
+        });
+        inner.when(device.count == Some(0), || "count must be at least 1".to_owned());
+        check_placement(&device.constraints, &device.affinities, &[], &mut inner);
+        for (n, c) in device.constraints.iter().enumerate() {
+            inner.when(matches!(c.operator.as_str(), "distinct_hosts" | DISTINCT_PROPERTY), || {
+                format!("Constraint {} has disallowed Operand for a device: {}", n + 1, c.operator)
+            });
+        }
+        e.part(format!("Device {} validation failed", i + 1), inner);
+    }
 }
 
 fn check_resources(t: &Task, e: &mut ValidationErrors) {

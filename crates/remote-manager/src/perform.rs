@@ -384,6 +384,7 @@ impl RemoteLoop {
             waiting: sighting.waiting,
             refused,
             stopping: order.desired == DesiredRemote::Stop,
+            expired: order.expired,
             epoch: if order.role == RemoteRole::Manage { order.epoch } else { 0 },
             network: DriverNetwork { address: sighting.address, port_map: sighting.port_map, auto_advertise: true },
         };

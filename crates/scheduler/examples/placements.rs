@@ -1,6 +1,7 @@
 //! Placements per second on this machine: scheduling, verification, application and rows, without a store.
 //!
-//! `cargo run --release -p scheduler --example placements [nodes] [plain]`, where `plain` leaves out jobs with ports.
+//! `cargo run --release -p scheduler --example placements [nodes] [plain|preempt]`, where `plain` leaves out jobs with
+//! ports, and `preempt` places on full nodes instead, where each placement displaces another.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a program that measures and reports")]
 
@@ -119,12 +120,13 @@ impl Bench {
     }
 
     fn run(&mut self, name: &str, jobs: u64, count: i32, ports: bool) {
+        self.run_jobs(name, jobs, |name| job(name, count, ports));
+    }
+
+    fn run_jobs(&mut self, name: &str, jobs: u64, job: impl Fn(&str) -> Job) {
         let before = resident_mib();
         for n in 0..jobs {
-            self.apply(Change::UpsertJob {
-                job: Box::new(job(&format!("{name}-{n}"), count, ports)),
-                submission: None,
-            });
+            self.apply(Change::UpsertJob { job: Box::new(job(&format!("{name}-{n}"))), submission: None });
         }
         (self.rows, self.bytes) = (0, 0);
         let (mut schedule, mut verify, mut apply) = (0.0, 0.0, 0.0);
@@ -136,7 +138,7 @@ impl Bench {
                 namespace: key.namespace.clone(),
                 job_id: key.id.clone(),
                 kind: "service".into(),
-                priority: 50,
+                priority: self.state.job(&key).map_or(50, |job| job.priority),
                 ..Evaluation::default()
             };
             let t = Instant::now();
@@ -168,6 +170,15 @@ impl Bench {
     }
 }
 
+/// A job of this priority whose tasks take a quarter of a node each.
+fn quarters(name: &str, count: i32, priority: i32) -> Job {
+    let mut job = job(name, count, false);
+    job.priority = priority;
+    let asked = &mut job.task_groups[0].tasks[0].resources;
+    (asked.cpu, asked.memory_mb) = (Some(4_000), Some(8_000));
+    job
+}
+
 fn main() {
     let nodes: u64 = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(5_000);
     let mut b =
@@ -181,6 +192,16 @@ fn main() {
         t.elapsed().as_secs_f64(),
         resident_mib()
     );
+    if std::env::args().nth(2).as_deref() == Some("preempt") {
+        let mut config = model::SchedulerConfig::clone(b.state.scheduler_config());
+        config.preemption_config.service_scheduler_enabled = true;
+        b.apply(Change::SetSchedulerConfig(config));
+        let each = i32::try_from(nodes / 5).unwrap_or(1_000);
+        b.run_jobs("fill", 20, |name| quarters(name, each, 20));
+        b.run_jobs("one-big", 1, |name| quarters(name, each * 5, 70));
+        b.run_jobs("many-small", 100, |name| quarters(name, each / 20, 70));
+        return;
+    }
     b.run("one-big", 1, 10_000, false);
     b.run("many-small", 1_000, 10, false);
     if std::env::args().nth(2).as_deref() != Some("plain") {

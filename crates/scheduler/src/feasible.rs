@@ -9,7 +9,10 @@ use model::{
 };
 use state::{ALL_NODE_POOL, State};
 
-use crate::rules::{Distinct, Rule, split};
+use crate::{
+    devices::{DeviceAsks, Taken},
+    rules::{Distinct, Rule, split},
+};
 
 /// A glob for names of datacenters; nearly always `*` or plain text.
 enum Glob {
@@ -86,7 +89,8 @@ pub(crate) struct GroupRules {
     csi: bool,
     modes: Vec<String>,
     host_networks: Vec<String>,
-    devices: Vec<String>,
+    /// Of each task that asks for some.
+    pub(crate) devices: DeviceAsks,
     /// Rules with one answer per class, and other rules.
     rules: Vec<Rule>,
     unique: Vec<Rule>,
@@ -140,7 +144,7 @@ impl GroupRules {
             csi: group.volumes.values().any(|v| v.kind == "csi"),
             modes: networks().map(|n| n.mode.clone()).filter(|m| !matches!(m.as_str(), "" | "host")).collect(),
             host_networks,
-            devices: tasks().flat_map(|t| &t.resources.devices).map(|d| d.name.clone()).collect(),
+            devices: DeviceAsks::new(group),
             affinity_total: affinities.iter().map(|(_, w)| w.abs()).sum(),
             affinity_unique: affinities.iter().any(|(r, _)| r.unique()),
             affinities,
@@ -164,7 +168,7 @@ impl GroupRules {
 
     /// Whether some rules need the node itself, not only its class.
     pub(crate) fn escaped(&self) -> bool {
-        !self.unique.is_empty()
+        !self.unique.is_empty() || !self.devices.is_empty()
     }
 
     pub(crate) fn region(&self) -> &str {
@@ -188,9 +192,6 @@ impl GroupRules {
         {
             return Err("missing compatible host volumes".to_owned());
         }
-        if let Some(d) = self.devices.first() {
-            return Err(format!("missing devices: {d}"));
-        }
         for mode in &self.modes {
             let offered = node.resources.networks.iter().any(|n| n.mode == *mode)
                 || node.resources.node_networks.iter().any(|n| n.mode == *mode);
@@ -209,7 +210,11 @@ impl GroupRules {
 
     /// Checks the rules that need the node itself.
     pub(crate) fn unique_meets(&self, node: &Node) -> Result<(), String> {
-        self.broken(&self.unique, node)
+        self.broken(&self.unique, node)?;
+        if self.devices.assign(node, &Taken::new()).is_none() {
+            return Err("missing devices".to_owned());
+        }
+        Ok(())
     }
 
     fn broken(&self, rules: &[Rule], node: &Node) -> Result<(), String> {

@@ -11,6 +11,7 @@
 
 mod canary;
 mod cores;
+mod devices;
 mod disconnect;
 mod feasible;
 mod ids;

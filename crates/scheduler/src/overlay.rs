@@ -8,7 +8,10 @@ use std::{
 use model::{alloc::Allocation, ids::AllocId};
 use state::{Fleet, NodeSlot, NodeUse, PortSet, State};
 
-use crate::cores;
+use crate::{
+    cores,
+    devices::{self, Taken},
+};
 
 pub(crate) struct Overlay<'a> {
     state: &'a State,
@@ -25,6 +28,8 @@ pub(crate) struct Overlay<'a> {
     /// Allocations that the plan stops, and cores that it grants.
     removed: HashSet<AllocId>,
     given_cores: HashMap<NodeSlot, Vec<u16>>,
+    /// And devices.
+    given_devices: HashMap<NodeSlot, Taken>,
 }
 
 impl<'a> Overlay<'a> {
@@ -42,6 +47,7 @@ impl<'a> Overlay<'a> {
             none: PortSet::default(),
             removed: HashSet::new(),
             given_cores: HashMap::new(),
+            given_devices: HashMap::new(),
         }
     }
 
@@ -90,6 +96,10 @@ impl<'a> Overlay<'a> {
             if !given.is_empty() {
                 self.given_cores.entry(slot).or_default().extend(given);
             }
+            let mut given = devices::of(alloc).peekable();
+            if given.peek().is_some() {
+                self.given_devices.entry(slot).or_default().extend(given);
+            }
         }
         Some(slot)
     }
@@ -111,6 +121,15 @@ impl<'a> Overlay<'a> {
         let live = self.state.allocs_by_node(node.id).filter(|a| a.occupies() && !self.removed.contains(&a.id));
         let mut taken: BTreeSet<u16> = live.flat_map(|a| cores::of(a).collect::<Vec<_>>()).collect();
         taken.extend(self.given_cores.get(&slot).into_iter().flatten());
+        taken
+    }
+
+    /// Devices in use. Computed when a group requests devices, which is rare.
+    pub(crate) fn devices(&self, slot: NodeSlot) -> Taken {
+        let Some(node) = self.fleet.node(slot) else { return Taken::new() };
+        let live = self.state.allocs_by_node(node.id).filter(|a| a.occupies() && !self.removed.contains(&a.id));
+        let mut taken: Taken = live.flat_map(|a| devices::of(a)).collect();
+        taken.extend(self.given_devices.get(&slot).into_iter().flatten().cloned());
         taken
     }
 }

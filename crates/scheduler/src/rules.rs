@@ -1,6 +1,6 @@
 //! Rules of jobs, read once per evaluation: constraints and the conditions of affinities.
 
-use std::{cmp::Ordering, collections::BTreeSet};
+use std::{borrow::Cow, cmp::Ordering, collections::BTreeSet};
 
 use model::{
     Job,
@@ -38,6 +38,7 @@ pub(crate) struct Rule {
     right: Target,
     test: Test,
     text: String,
+    operator: String,
 }
 
 fn set(text: &str) -> BTreeSet<&str> {
@@ -83,7 +84,12 @@ impl Rule {
             _ => Test::Never,
         };
         let text = [left, operator, right].into_iter().filter(|s| !s.is_empty()).collect::<Vec<_>>().join(" ");
-        Self { left: l, right: r, test, text }
+        Self { left: l, right: r, test, text, operator: operator.to_owned() }
+    }
+
+    /// Its operator, as written.
+    pub(crate) fn operator(&self) -> &str {
+        &self.operator
     }
 
     /// The rule's text in reasons.
@@ -97,7 +103,11 @@ impl Rule {
     }
 
     pub(crate) fn holds(&self, node: &Node, region: &str) -> bool {
-        let (left, right) = (self.left.resolve(node, region), self.right.resolve(node, region));
+        self.judge(self.left.resolve(node, region), self.right.resolve(node, region))
+    }
+
+    /// Whether it holds for these values of its sides; `None` = nothing has such a property.
+    pub(crate) fn judge(&self, left: Option<Cow<'_, str>>, right: Option<Cow<'_, str>>) -> bool {
         match &self.test {
             Test::IsSet => return left.is_some(),
             Test::IsNotSet => return left.is_none(),
@@ -162,7 +172,8 @@ pub fn rule_mistakes(job: &Job) -> ValidationErrors {
     for group in &job.task_groups {
         let mut inner = of(&group.constraints, &group.affinities);
         for task in &group.tasks {
-            let found = of(&task.constraints, &task.affinities);
+            let mut found = of(&task.constraints, &task.affinities);
+            found.extend(task.resources.devices.iter().flat_map(|d| of(&d.constraints, &d.affinities)));
             if !found.is_empty() {
                 inner.push(Problem::In {
                     prefix: format!("Task {} validation failed", task.name),

@@ -18,7 +18,9 @@ use model::{
 use state::{NodeCapacity, NodeUse, State};
 
 use crate::{
-    cores, limits,
+    cores,
+    devices::{self, Taken},
+    limits,
     pools::{PoolAsk, Pools},
 };
 
@@ -125,6 +127,9 @@ fn check_node(
     if allocs.iter().any(|a| cores::of(a).next().is_some()) {
         check_cores(state, id, allocs, stopped)?;
     }
+    if allocs.iter().any(|a| devices::of(a).next().is_some()) {
+        check_devices(state, id, allocs, stopped)?;
+    }
     check_pools(state, node, &fresh, stopped, pools)
 }
 
@@ -188,6 +193,18 @@ fn check_cores(state: &State, id: NodeId, allocs: &[Allocation], stopped: &HashS
     for core in allocs.iter().flat_map(cores::of) {
         if !taken.insert(core) {
             return Err(format!("core {core} is taken"));
+        }
+    }
+    Ok(())
+}
+
+fn check_devices(state: &State, id: NodeId, allocs: &[Allocation], stopped: &HashSet<AllocId>) -> Result<(), String> {
+    let own: HashSet<AllocId> = allocs.iter().map(|a| a.id).collect();
+    let live = state.allocs_by_node(id).filter(|a| a.occupies() && !stopped.contains(&a.id) && !own.contains(&a.id));
+    let mut taken: Taken = live.flat_map(|a| devices::of(a)).collect();
+    for (group, device) in allocs.iter().filter(|a| !a.terminal()).flat_map(devices::of) {
+        if !taken.insert((group.clone(), device.clone())) {
+            return Err(format!("device {device} of {group} is taken"));
         }
     }
     Ok(())

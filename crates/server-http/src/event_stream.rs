@@ -7,7 +7,7 @@ use api::{go_json, shapes::node_detail};
 use axum::body::Body;
 use bytes::Bytes;
 use futures::stream;
-use model::Namespace;
+use model::{MAX_RUN_EXCEEDED, Namespace};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use server::{
@@ -212,5 +212,12 @@ fn payload(event: &Event) -> Result<Box<RawValue>, go_json::Error> {
     };
     // Nomad names this one object otherwise than its topic.
     let name = if event.topic == Topic::AclAuthMethod { "AuthMethod" } else { event.topic.as_str() };
-    RawValue::from_string(format!("{{\"{name}\":{object}}}")).map_err(go_json::Error::Encode)
+    // An allocation that its `max_run_duration` has ended says so beside the object.
+    let timeout = match &event.payload {
+        Payload::Allocation(alloc) if &*alloc.client_description == MAX_RUN_EXCEEDED => {
+            format!(",\"Timeout\":true,\"TimeoutReason\":\"{MAX_RUN_EXCEEDED}\"")
+        }
+        _ => String::new(),
+    };
+    RawValue::from_string(format!("{{\"{name}\":{object}{timeout}}}")).map_err(go_json::Error::Encode)
 }

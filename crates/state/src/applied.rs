@@ -9,7 +9,7 @@ use model::{
     deployment::Deployment,
     eval::Evaluation,
     ids::{JobKey, StoreIndex, TimestampNs},
-    job::Job,
+    job::{Job, TaskGroup},
     node::Node,
     records::{JobScalingEvents, JobSummary, NamespaceRecord, NodePool, Submission},
     remote::RemoteTask,
@@ -20,7 +20,7 @@ use model::{
 };
 
 use crate::{
-    format::{Format, LIMITS, PREEMPTION},
+    format::{DEVICES, Format, LIMITS, MAX_RUN, PREEMPTION},
     lineage::ClusterMeta,
     table::{Table, TableSet},
 };
@@ -163,6 +163,8 @@ impl Object {
         match self {
             Self::Namespace(namespace) if namespace.limits.is_some() => LIMITS,
             Self::Alloc(alloc) if alloc.preemption.is_some() => PREEMPTION,
+            // What allocations and remote tasks have of both follows from a job.
+            Self::Job(job) => of_job(job),
             _ => 1,
         }
     }
@@ -291,4 +293,15 @@ causes! {
     Collected,
     /// Follows from another change (counts, versions).
     Derived,
+}
+
+/// The format that servers have to read for a job to mean to all of them what it says.
+fn of_job(job: &Job) -> Format {
+    let asks = |group: &TaskGroup| group.tasks.iter().any(|task| !task.resources.devices.is_empty());
+    let of_group = |group: &TaskGroup| {
+        let devices = if asks(group) { DEVICES } else { 1 };
+        let ends = if group.max_run_duration.is_some() { MAX_RUN } else { 1 };
+        devices.max(ends)
+    };
+    job.task_groups.iter().map(of_group).max().unwrap_or(1)
 }

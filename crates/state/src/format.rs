@@ -21,10 +21,13 @@ use serde::{Deserialize, Serialize};
 ///
 /// 3: limits of namespaces, which a reader of format 2 would not keep to, and allocations that were displaced or for
 /// which others were (tag 34).
+///
+/// 4: jobs with `max_run_duration` or devices. A reader of format 3 would drop what allocations and remote tasks say of
+/// them: it would give a device twice, and end nothing.
 pub type Format = u32;
 
 /// The formats that this release reads. It writes each of them.
-pub const FORMATS: Versions = Versions { lowest: 1, highest: 3 };
+pub const FORMATS: Versions = Versions { lowest: 1, highest: 4 };
 
 /// The format from which on the state may hold variables and keys that encrypt them.
 pub const VARIABLES: Format = 2;
@@ -34,6 +37,12 @@ pub const LIMITS: Format = 3;
 
 /// The format from which on allocations may displace others.
 pub const PREEMPTION: Format = 3;
+
+/// The format from which on jobs may ask for devices.
+pub const DEVICES: Format = 4;
+
+/// The format from which on jobs may have `max_run_duration`.
+pub const MAX_RUN: Format = 4;
 
 /// The versions of something that a server knows: all from the lowest to the highest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { bare, coloured, filterOf } from "../web/lib/ansi.js";
 import { ceiling, chart, HIGH, WIDE } from "../web/lib/chart.js";
+import { devices } from "../web/lib/devices.js";
 import { plain, span, unplaced } from "../web/lib/format.js";
 import { lanes } from "../web/lib/lanes.js";
 import { byDatacenter, loads, room } from "../web/lib/loads.js";
@@ -148,4 +149,16 @@ test("a deployment is told allocation by allocation, and what it waits for", () 
   assert.equal(waitsFor(group({ DesiredCanaries: 1, PlacedAllocs: 1 })), "waits for somebody who promotes g");
   assert.equal(waitsFor(group({ DesiredCanaries: 2, PlacedAllocs: 2 })), "g: 1 of 2 is not healthy yet");
   assert.equal(waitsFor({ ...group({}), Status: "successful" }), "");
+});
+
+test("a device is shown with the allocation that has it, until its tasks have ended", () => {
+  const node = { NodeResources: { Devices: [{ Vendor: "v", Type: "gpu", Name: "n",
+    Instances: [{ ID: "a", Healthy: true }, { ID: "b", Healthy: false, HealthDescription: "hot" }] }] } };
+  const given = (id, status) => ({ ID: id, ClientStatus: status, AllocatedResources: { Tasks: {
+    t: { Devices: [{ Vendor: "v", Type: "gpu", Name: "n", DeviceIDs: ["a"] }] } } } });
+  const of = (allocs) => devices(node, allocs).map((d) => [d.id, d.healthy, d.why, d.alloc?.ID]);
+  assert.deepEqual(of([given("1", "complete"), given("2", "running")]),
+    [["a", true, undefined, "2"], ["b", false, "hot", undefined]]);
+  assert.deepEqual(of([given("1", "failed")])[0], ["a", true, undefined, undefined]);
+  assert.deepEqual(devices({}, []), []);
 });

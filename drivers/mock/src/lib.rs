@@ -5,8 +5,9 @@
 //! Must never know: anything but the driver SDK.
 //! Start reading at [`options::TaskOptions`], the list of what a job can ask for; `drover driver schema mock` prints
 //! it. `mock_remote` ([`options::RemoteOptions`]) is the same for remote tasks, over a provider that is a directory;
-//! [`fake`] is how a test looks into it.
+//! [`fake`] is how a test looks into it. `mock_device` ([`MockDevice`]) offers files of a directory as devices.
 
+mod device;
 mod driver;
 pub mod fake;
 pub mod options;
@@ -17,6 +18,7 @@ mod task;
 
 use std::process::ExitCode;
 
+pub use device::MockDevice;
 pub use driver::Mock;
 pub use remote::MockRemote;
 
@@ -33,4 +35,9 @@ pub async fn serve_remote_as_plain() -> ExitCode {
 /// Serves the remote driver to the host that started this program.
 pub async fn serve_remote() -> ExitCode {
     driver_sdk::serve_remote(MockRemote::default()).await
+}
+
+/// Serves the device plugin to the host that started this program.
+pub async fn serve_devices() -> ExitCode {
+    driver_sdk::serve_devices(MockDevice::default()).await
 }

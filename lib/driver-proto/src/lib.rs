@@ -32,6 +32,8 @@ pub use generated::google::rpc;
 pub use generated::grpc::health::v1 as health;
 /// What every plugin answers first (`proto/base.proto`).
 pub use generated::hashicorp::nomad::plugins::base::proto as base;
+/// The device service (`proto/device.proto`).
+pub use generated::hashicorp::nomad::plugins::device;
 /// The task driver service (`proto/driver.proto`).
 pub use generated::hashicorp::nomad::plugins::drivers::proto as driver;
 /// Configuration schemas (`proto/hclspec.proto`).

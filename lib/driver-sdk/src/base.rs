@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use driver_proto::base::base_plugin_server::BasePlugin;
 use driver_proto::base::{
-    ConfigSchemaRequest, ConfigSchemaResponse, PluginInfoRequest, PluginInfoResponse, PluginType, SetConfigRequest,
+    ConfigSchemaRequest, ConfigSchemaResponse, PluginInfoRequest, PluginInfoResponse, SetConfigRequest,
     SetConfigResponse,
 };
 use driver_proto::handshake::{API_VERSION, HEALTH_SERVICE};
@@ -20,22 +20,23 @@ use futures::{Stream, StreamExt, stream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::AgentConfig;
 use crate::config::Config;
 use crate::guard::guarded;
+use crate::plugin::Plugin;
 use crate::schema::Spec;
-use crate::{AgentConfig, Driver};
 
 type StreamOf<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// Identity and operator configuration.
-pub(crate) struct Base(pub(crate) Arc<dyn Driver>);
+pub(crate) struct Base(pub(crate) Arc<dyn Plugin>);
 
 #[tonic::async_trait]
 impl BasePlugin for Base {
     async fn plugin_info(&self, _: Request<PluginInfoRequest>) -> Result<Response<PluginInfoResponse>, Status> {
         let info = guarded(async { Ok::<_, Status>(self.0.info()) }).await?;
         Ok(Response::new(PluginInfoResponse {
-            r#type: PluginType::Driver as i32,
+            r#type: self.0.kind() as i32,
             plugin_api_versions: vec![API_VERSION.into()],
             plugin_version: info.version,
             name: info.name,

@@ -1,6 +1,7 @@
 //! The SDK for driver authors: implement one trait, call [`serve()`], and the program is a driver plugin.
 //!
-//! For: [`Driver`] (tasks on this machine) and [`RemoteDriver`] (tasks in a runtime elsewhere that outlive their node).
+//! For: [`Driver`] (tasks on this machine), [`RemoteDriver`] (tasks in a runtime elsewhere that outlive their node) and
+//! [`DevicePlugin`] (GPUs and the like, that tasks of any driver use).
 //! It covers configuration schemas and decoding, versioned handles, events and logs. It serves them over the plugin
 //! protocol, also to hosts written in other languages. Must never know: the server, the node agent, jobs, scheduling.
 //! Start reading at [`Driver`]; `drivers/mock` is a complete example.
@@ -31,6 +32,7 @@ pub mod config;
 mod context;
 #[doc(hidden)]
 pub mod derive;
+mod devices;
 mod driver;
 mod error;
 pub mod exec;
@@ -41,6 +43,7 @@ mod log_copy;
 mod observer;
 mod plain_remote;
 mod plain_service;
+mod plugin;
 pub mod reference;
 mod remote;
 mod remote_service;
@@ -59,6 +62,10 @@ pub use driver_sdk_derive::DriverConfig;
 
 pub use context::{Context, TaskEvent};
 pub use derive::DriverConfig;
+pub use devices::{
+    Device, DeviceAttribute, DeviceGroup, DeviceMount, DeviceNode, DevicePlugin, DeviceStats, GroupStats, Reading,
+    Reservation,
+};
 pub use driver::Driver;
 pub use error::{Error, RemoteError};
 pub use handle::DriverState;
@@ -66,7 +73,7 @@ pub use remote::{
     Bundle, BundleFile, Description, Ensure, Ensured, Instance, InstanceState, LogChunk, LogStream, LogsQuery, Lookup,
     Observation, ObservationSink, Page, RemoteDriver, RemoteHandle,
 };
-pub use serve::{block_on, serve, serve_remote, serve_remote_as_plain, serve_remote_within};
+pub use serve::{block_on, serve, serve_devices, serve_remote, serve_remote_as_plain, serve_remote_within};
 pub use task_log::log_policy;
 pub use tasks::Tasks;
 pub use types::{

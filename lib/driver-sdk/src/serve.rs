@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use driver_proto::base::base_plugin_server::BasePluginServer;
+use driver_proto::device::device_plugin_server::DevicePluginServer;
 use driver_proto::driver::driver_server::DriverServer;
 use driver_proto::handshake::{self, Address};
 use driver_proto::health::health_server::HealthServer;
@@ -27,11 +28,13 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Router;
 
 use crate::base::{Alive, Base, Broker, Controller, Stdio};
+use crate::devices::DeviceService;
 use crate::observer::Observer;
 use crate::plain_remote::PlainRemote;
 use crate::plain_service::PlainService;
+use crate::plugin::{OfDevices, OfDriver, Plugin};
 use crate::remote_service::RemoteService;
-use crate::{Context, Driver, RemoteDriver, log};
+use crate::{Context, DevicePlugin, Driver, RemoteDriver, log};
 
 /// Hosts kill what has not ended two seconds after the order.
 const SHUTDOWN_HOOK_MAX: Duration = Duration::from_millis(1000);
@@ -53,14 +56,20 @@ pub fn block_on(plugin: impl Future<Output = ExitCode>) -> ExitCode {
 
 /// Serves a driver to the host that started this program. Returns when the host wants the process to end.
 pub async fn serve(driver: impl Driver) -> ExitCode {
-    run(Arc::new(driver), None).await
+    run(Served::Driver(Arc::new(driver), None)).await
 }
 
 /// Serves a remote driver, over the remote extension and as a plain driver at once.
 pub async fn serve_remote(driver: impl RemoteDriver) -> ExitCode {
     let driver: Arc<dyn RemoteDriver> = Arc::new(driver);
     let observer = Arc::new(Observer::new(driver.clone()));
-    run(Arc::new(PlainRemote::new(driver.clone(), observer.clone())), Some(RemoteService::new(driver, observer))).await
+    let plain = Arc::new(PlainRemote::new(driver.clone(), observer.clone()));
+    run(Served::Driver(plain, Some(RemoteService::new(driver, observer)))).await
+}
+
+/// Serves a device plugin to the host that started this program. Returns when the host wants the process to end.
+pub async fn serve_devices(plugin: impl DevicePlugin) -> ExitCode {
+    run(Served::Devices(Arc::new(plugin))).await
 }
 
 /// Serves a remote driver as a plain driver alone. For tests of hosts: those that know the extension get more from
@@ -68,7 +77,7 @@ pub async fn serve_remote(driver: impl RemoteDriver) -> ExitCode {
 pub async fn serve_remote_as_plain(driver: impl RemoteDriver) -> ExitCode {
     let driver: Arc<dyn RemoteDriver> = Arc::new(driver);
     let observer = Arc::new(Observer::new(driver.clone()));
-    run(Arc::new(PlainRemote::new(driver, observer)), None).await
+    run(Served::Driver(Arc::new(PlainRemote::new(driver, observer)), None)).await
 }
 
 /// Serves a remote driver on connections from within the same process, until `end`: a simulation has no processes.
@@ -82,7 +91,7 @@ pub async fn serve_remote_within(
     let (plain, context) = (Arc::new(PlainRemote::new(driver.clone(), observer.clone())), Context::new());
     plain.attach(context.clone());
     let stop = CancellationToken::new();
-    let server = services(plain, context, Some(RemoteService::new(driver, observer)), &stop);
+    let server = services(Served::Driver(plain, Some(RemoteService::new(driver, observer))), context, &stop);
     let serving = server.serve_with_incoming(UnboundedReceiverStream::new(connections).map(Ok::<_, io::Error>));
     tokio::select! {
         // An error is the end of all connections, too.
@@ -93,18 +102,34 @@ pub async fn serve_remote_within(
     end.cancel();
 }
 
-async fn run(driver: Arc<dyn Driver>, remote: Option<RemoteService>) -> ExitCode {
+/// What a program serves.
+enum Served {
+    Driver(Arc<dyn Driver>, Option<RemoteService>),
+    Devices(Arc<dyn DevicePlugin>),
+}
+
+impl Served {
+    fn plugin(&self) -> Arc<dyn Plugin> {
+        match self {
+            Self::Driver(driver, _) => Arc::new(OfDriver(driver.clone())),
+            Self::Devices(devices) => Arc::new(OfDevices(devices.clone())),
+        }
+    }
+}
+
+async fn run(served: Served) -> ExitCode {
     if std::env::var(handshake::COOKIE_KEY).as_deref() != Ok(handshake::COOKIE_VALUE) {
         return complain(format_args!(
-            "this program is the driver plugin {:?}. It is started by an agent and does nothing when run by hand: \
+            "this program is the {} plugin {:?}. It is started by an agent and does nothing when run by hand: \
              put it into the agent's plugin directory and add a `plugin` block for it",
-            driver.info().name
+            if matches!(served, Served::Devices(_)) { "device" } else { "driver" },
+            served.plugin().info().name
         ));
     }
     log::install();
     // Environments of tasks, with the secrets in them, pass through a plugin. A kernel that refuses changes nothing.
     let _ = undumpable::this_process_if_it_stays_found();
-    match serve_until_told(driver, remote).await {
+    match serve_until_told(served).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => complain(format_args!("cannot serve the plugin: {error}")),
     }
@@ -117,7 +142,7 @@ fn complain(message: std::fmt::Arguments<'_>) -> ExitCode {
     ExitCode::FAILURE
 }
 
-async fn serve_until_told(driver: Arc<dyn Driver>, remote: Option<RemoteService>) -> io::Result<()> {
+async fn serve_until_told(served: Served) -> io::Result<()> {
     let asked = |key| std::env::var(key).is_ok_and(|value| !value.is_empty());
     if !offered_versions().contains(&handshake::APP_VERSION) {
         // The host decides; the line tells it which version there is.
@@ -132,9 +157,12 @@ async fn serve_until_told(driver: Arc<dyn Driver>, remote: Option<RemoteService>
     let _removed_at_end = RemoveSocket(socket.path.clone());
     let stop = CancellationToken::new();
     let context = Context::new();
-    driver.attach(context.clone());
+    if let Served::Driver(driver, _) = &served {
+        driver.attach(context.clone());
+    }
 
-    let server = services(driver.clone(), context, remote, &stop);
+    let plugin = served.plugin();
+    let server = services(served, context, &stop);
     // Hosts probe with connections that close before they speak; a failed accept ends nothing.
     let incoming = UnixListenerStream::new(listener).filter(|connection| std::future::ready(connection.is_ok()));
     let serving = tokio::spawn(server.serve_with_incoming(incoming));
@@ -153,30 +181,33 @@ async fn serve_until_told(driver: Arc<dyn Driver>, remote: Option<RemoteService>
         }
     }
     // Streams such as the fingerprint never end by themselves, so the server is not asked to finish them.
-    let hook = AssertUnwindSafe(driver.shutdown()).catch_unwind();
+    let hook = AssertUnwindSafe(plugin.shutdown()).catch_unwind();
     if !matches!(tokio::time::timeout(SHUTDOWN_HOOK_MAX, hook).await, Ok(Ok(()))) {
-        tracing::warn!("the driver's shutdown did not finish in time");
+        tracing::warn!("the plugin's shutdown did not finish in time");
     }
     tokio::time::sleep(SHUTDOWN_FLUSH).await;
     Ok(())
 }
 
 /// Everything that a plugin answers.
-fn services(
-    driver: Arc<dyn Driver>,
-    context: Context,
-    remote: Option<RemoteService>,
-    stop: &CancellationToken,
-) -> Router {
+fn services(served: Served, context: Context, stop: &CancellationToken) -> Router {
     let limit = handshake::PLUGIN_DECODE_LIMIT;
-    tonic::transport::Server::builder()
-        .add_service(BasePluginServer::new(Base(driver.clone())).max_decoding_message_size(limit))
+    let router = tonic::transport::Server::builder()
+        .add_service(BasePluginServer::new(Base(served.plugin())).max_decoding_message_size(limit))
         .add_service(GrpcControllerServer::new(Controller(stop.clone())))
         .add_service(GrpcStdioServer::new(Stdio))
         .add_service(GrpcBrokerServer::new(Broker))
-        .add_service(HealthServer::new(Alive))
-        .add_service(DriverServer::new(PlainService::new(driver, context)).max_decoding_message_size(limit))
-        .add_optional_service(remote.map(|remote| RemoteDriverServer::new(remote).max_decoding_message_size(limit)))
+        .add_service(HealthServer::new(Alive));
+    match served {
+        Served::Driver(driver, remote) => router
+            .add_service(DriverServer::new(PlainService::new(driver, context)).max_decoding_message_size(limit))
+            .add_optional_service(
+                remote.map(|remote| RemoteDriverServer::new(remote).max_decoding_message_size(limit)),
+            ),
+        Served::Devices(plugin) => {
+            router.add_service(DevicePluginServer::new(DeviceService(plugin)).max_decoding_message_size(limit))
+        }
+    }
 }
 
 fn offered_versions() -> Vec<u32> {

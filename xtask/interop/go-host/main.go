@@ -1,8 +1,9 @@
 // A host made of the Go agent's own plugin client: drives a driver plugin of ours the way a stock agent does.
 //
 //	go-host <plugin binary> [plugin arguments]
+//	go-host -device <directory> <plugin binary> [plugin arguments]
 //
-// The plugin must be the mock driver. Every check prints a line; the exit code is 0 only if all held.
+// The plugin must be the mock driver; with -device it is the mock device plugin on that directory, which has one file. Every check prints a line; the exit code is 0 only if all held.
 package main
 
 import (
@@ -20,6 +21,7 @@ import (
 	plugin "github.com/hashicorp/go-plugin"
 	"github.com/hashicorp/nomad/client/lib/numalib"
 	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
@@ -68,7 +70,63 @@ func launch(log hclog.Logger) (*plugin.Client, drivers.DriverPlugin) {
 	return client, raw.(drivers.DriverPlugin)
 }
 
+// devices drives the device plugin: the first look, a change, a reservation, a measurement, the end.
+func devices(dir string, command []string) {
+	client := plugin.NewClient(&plugin.ClientConfig{
+		HandshakeConfig: base.Handshake,
+		Plugins: map[string]plugin.Plugin{
+			base.PluginTypeBase:   &base.PluginBase{},
+			base.PluginTypeDevice: &device.PluginDevice{},
+		},
+		Cmd:              exec.Command(command[0], command[1:]...),
+		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
+		Logger:           hclog.NewNullLogger(),
+	})
+	defer client.Kill()
+	rpc, err := client.Client()
+	must("connect", err)
+	raw, err := rpc.Dispense(base.PluginTypeDevice)
+	must("dispense", err)
+	devices := raw.(device.DevicePlugin)
+	info, err := devices.PluginInfo()
+	must("PluginInfo", err)
+	check("identity", info.Name == "mock_device" && info.Type == base.PluginTypeDevice, *info)
+	var config []byte
+	must("encode", base.MsgPackEncode(&config, map[string]any{"dir": dir, "fingerprint_period": "100ms"}))
+	must("SetConfig", devices.SetConfig(&base.Config{ApiVersion: device.ApiVersion010, PluginConfig: config}))
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	fingerprints, err := devices.Fingerprint(ctx)
+	must("Fingerprint", err)
+	first := <-fingerprints
+	check("first look", first.Error == nil && len(first.Devices) == 1 && first.Devices[0].Devices[0].Healthy, first.Error)
+	group := first.Devices[0]
+	memory := group.Attributes["memory"]
+	check("attributes", memory != nil && memory.Int != nil && *memory.Int == 16 && memory.Unit == "GiB", memory)
+	id := group.Devices[0].ID
+	file := filepath.Join(dir, group.Vendor, group.Type, group.Name, id)
+	must("write", os.WriteFile(file, []byte("broken"), 0o644))
+	changed := <-fingerprints
+	check("a change", !changed.Devices[0].Devices[0].Healthy && changed.Devices[0].Devices[0].HealthDesc == "broken", changed.Error)
+	reserved, err := devices.Reserve([]string{id})
+	must("Reserve", err)
+	check("a reservation", reserved.Envs["NVIDIA_VISIBLE_DEVICES"] == id && reserved.Mounts[0].HostPath == file && reserved.Mounts[0].ReadOnly, *reserved)
+	_, err = devices.Reserve([]string{"nobody"})
+	check("an unknown device is refused", err != nil && strings.Contains(err.Error(), "nobody"), err)
+	stats, err := devices.Stats(ctx, time.Second)
+	must("Stats", err)
+	measured := <-stats
+	check("a measurement", measured.Error == nil, measured.Error)
+}
+
 func main() {
+	if len(os.Args) > 3 && os.Args[1] == "-device" {
+		devices(os.Args[2], os.Args[3:])
+		if failed {
+			os.Exit(1)
+		}
+		return
+	}
 	var logs bytes.Buffer
 	log := hclog.New(&hclog.LoggerOptions{Name: "host", Level: hclog.Trace, Output: &logs})
 	client, driver := launch(log)

@@ -17,9 +17,10 @@ const POLICIES: usize = 1_000;
 const TOKENS: usize = 100_000;
 /// Tokens that the requests come with, in turn: more than a decision is remembered for by chance.
 const USED: usize = 1_000;
-/// Pairs of measurements, one of each agent after the other.
-const ROUNDS: usize = 12;
-const ROUND: Duration = Duration::from_millis(800);
+/// Pairs of measurements, one of each agent after the other: many short ones. What else the machine does comes and goes
+/// within seconds, takes up to a third of a round, and should meet both agents alike.
+const ROUNDS: usize = 120;
+const ROUND: Duration = Duration::from_millis(250);
 /// Microseconds of a clock tick, as the kernel counts CPU time.
 const TICK_US: f64 = 10_000.0;
 

@@ -420,3 +420,25 @@ pub(crate) fn leases(kind: Kind) -> Result<Vec<Row>> {
         Row::new("  slowest answer to a heartbeat", name, "ms", slowest),
     ])
 }
+
+/// 10,000 periodic jobs at one minute: when all are launched and placed, and what 1,000 nodes see of it.
+pub(crate) fn periodic(kind: Kind) -> Result<Vec<Row>> {
+    if !kind.is_this_build() {
+        return Ok(Vec::new());
+    }
+    let mut samples: [Vec<f64>; 5] = Default::default();
+    for _ in 0..3 {
+        let figures = figures_of("leases::periodic", &[])?;
+        anyhow::ensure!(figures.len() == samples.len(), "other figures than expected");
+        samples.iter_mut().zip(figures).for_each(|(of, figure)| of.push(figure));
+    }
+    let [launched, placed, lost, lapses, slowest] = samples;
+    let name = kind.name();
+    Ok(vec![
+        Row::new("10000 periodic jobs at one minute: all launched after", name, "ms", launched),
+        Row::new("  all placed after", name, "ms", placed),
+        Row::new("  nodes lost meanwhile, of 1000 with a lease of 2 s", name, "", lost),
+        Row::new("  leases that nodes saw run out", name, "", lapses),
+        Row::new("  slowest answer to a heartbeat", name, "ms", slowest),
+    ])
+}

@@ -40,6 +40,7 @@ const BENCHES: &[Bench] = &[
     ("drivers", drivers::drivers),
     ("placements", measure::placements),
     ("leases", measure::leases),
+    ("periodic", measure::periodic),
     ("access", access::access),
     ("variables", variables::variables),
     ("remote", remote::remote),

@@ -65,6 +65,12 @@ const CHECKS: &[Check] = &[
         go_driver::raw_exec,
     ),
     (
+        "go-device",
+        "Nomad's example of a device plugin gives each file of a directory to one task, through kill -9 of plugin and \
+            agent",
+        go_driver::device,
+    ),
+    (
         "go-exec",
         "a local driver of the stock packages whose workloads say nothing of their task: executors, plugin, agent and \
             helpers are killed, never two copies, none left",
@@ -191,7 +197,7 @@ const CHECKS: &[Check] = &[
         "the page of three servers on one machine to the letter: etcd, TLS, a node, the leader is killed",
         three_servers::check,
     ),
-    ("go-host", "Nomad's own plugin client drives a driver of ours", go_driver::our_driver_under_go),
+    ("go-host", "Nomad's own plugin client drives a driver and a device plugin of ours", go_driver::ours_under_go),
     (
         "go-templates",
         "Go's text/template with consul-template renders the golden cases as they are recorded",

@@ -6,12 +6,12 @@ use std::{
     path::Path,
 };
 
-use driver_sdk::{Driver as _, RemoteDriver as _, schema::Spec};
+use driver_sdk::{DevicePlugin as _, Driver as _, RemoteDriver as _, schema::Spec};
 use hcl_lang::nearest;
 use serde_json::{Value, json};
 
 use super::config::Plugin;
-use crate::commands::driver::BUILT_IN;
+use crate::commands::driver::{BUILT_IN, DEVICES};
 
 /// Drivers of a stock agent that do not ship in this program.
 const NOT_HERE: &[&str] = &["java", "qemu"];
@@ -40,7 +40,7 @@ pub(crate) fn judge(blocks: &BTreeMap<String, Plugin>, dir: Option<&Path>) -> Ju
                     format!("this release has no driver {name}; a plugin of that name in plugin_dir would be used");
                 judged.idle.push((name.clone(), why));
                 judged.absent.insert(name.clone());
-            } else if let Some(near) = nearest(name, BUILT_IN.iter().copied()) {
+            } else if let Some(near) = nearest(name, BUILT_IN.iter().chain(DEVICES).copied()) {
                 let why = format!(
                     "there is no file {name} in plugin_dir, and no such driver in this program; did you mean {near:?}?"
                 );
@@ -66,6 +66,7 @@ fn schema(name: &str) -> Option<Spec> {
         "docker_remote" => docker::RemoteDriver::new().config_schema(),
         "exec" => exec::Driver::new().config_schema(),
         "mock" => mock::Mock::default().config_schema(),
+        "mock_device" => mock::MockDevice::default().config_schema(),
         "mock_remote" => mock::MockRemote::default().config_schema(),
         "raw_exec" => raw_exec::Driver::new().config_schema(),
         "remote_exec" => remote_exec::Driver::new().config_schema(),

@@ -1,5 +1,5 @@
-//! `drover driver …`: a built-in driver as a plugin process, over the same protocol as anyone's, and what helps with
-//! drivers.
+//! `drover driver …`: a built-in driver or device plugin as a plugin process, over the same protocol as anyone's, and
+//! what helps with drivers.
 
 pub(crate) mod check;
 mod schema;
@@ -11,6 +11,9 @@ use anyhow::{Result, bail};
 /// Drivers that ship in this binary.
 pub(crate) const BUILT_IN: &[&str] =
     &["docker", "docker_remote", "exec", "mock", "mock_remote", "raw_exec", "remote_exec"];
+
+/// Device plugins that ship in this binary.
+pub(crate) const DEVICES: &[&str] = &["mock_device"];
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -61,10 +64,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         "docker_remote" => serve(docker::serve_remote()),
         "exec" => serve(exec::serve()),
         "mock" => serve(mock::serve()),
+        "mock_device" => serve(mock::serve_devices()),
         "mock_remote" => serve(mock::serve_remote()),
         "raw_exec" => serve(raw_exec::serve()),
         "remote_exec" => serve(remote_exec::serve()),
-        other => bail!("no built-in driver {other:?}; the built-in drivers are {}", BUILT_IN.join(", ")),
+        other => bail!(
+            "no built-in driver {other:?}; the built-in drivers are {}, the built-in device plugin is {}",
+            BUILT_IN.join(", "),
+            DEVICES.join(", ")
+        ),
     })
 }
 

@@ -1,13 +1,13 @@
 //! `drover node status|audit|drain|eligibility|drivers`, and the way to its other verbs.
 
-use std::process::ExitCode;
+use std::{collections::BTreeSet, process::ExitCode};
 
 use anyhow::{Result, bail};
 use api::{
     call,
     shapes::{AuditFinding, AuditKind, AuditStatus, NodeEligibilityRequest, PluginReload, ReloadOutcome},
 };
-use model::{Eligibility, Node, NodeStatus};
+use model::{Allocation, Eligibility, Node, NodeStatus};
 
 use super::{ApiArgs, Page, Shape, alloc_table, resolve};
 use crate::{
@@ -328,6 +328,10 @@ async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
         ]);
     }
     table.print();
+    let allocs = conn.ask(call::node_allocations(node.id)).await?;
+    if !node.resources.devices.is_empty() {
+        devices(node, &allocs, args.shape.verbose);
+    }
     if !node.events.is_empty() && !args.short {
         output::heading("Node Events");
         let mut table = Table::new(["Time", "Subsystem", "Message"]);
@@ -336,7 +340,6 @@ async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
         }
         table.print();
     }
-    let allocs = conn.ask(call::node_allocations(node.id)).await?;
     output::heading("Allocated Resources");
     let used = allocs
         .iter()
@@ -376,6 +379,39 @@ async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
         ]);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The node's devices, and which of them tasks have.
+fn devices(node: &Node, allocs: &[Allocation], verbose: bool) {
+    let given: BTreeSet<(String, &str)> = allocs
+        .iter()
+        .filter(|a| a.occupies())
+        .flat_map(|a| a.resources.tasks.values().flat_map(|t| &t.devices))
+        .flat_map(|d| d.device_ids.iter().map(|id| (d.id(), id.as_str())))
+        .collect();
+    output::heading("Devices");
+    let mut table = Table::new(["Device", "ID", "Status", "Message"]);
+    for group in &node.resources.devices {
+        for device in &group.instances {
+            let status = match (given.contains(&(group.id(), device.id.as_str())), device.healthy) {
+                (true, true) => "in use",
+                (true, false) => "in use, unhealthy",
+                (false, true) => "free",
+                (false, false) => "unhealthy",
+            };
+            let message = one_line(&device.health_description, verbose);
+            table.row([group.id(), device.id.clone(), status.to_owned(), message]);
+        }
+    }
+    table.print();
+    if verbose {
+        output::heading("Device Attributes");
+        for group in &node.resources.devices {
+            for (name, value) in &group.attributes {
+                output::line(&format!("{}: {name} = {value}", group.id()));
+            }
+        }
+    }
 }
 
 /// A driver's message in a row of a table: what a plugin has written before its end may have many lines.

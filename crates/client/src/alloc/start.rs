@@ -68,6 +68,7 @@ impl Starter {
             cgroup: cgroup.as_ref(),
             template_env: &given.env,
             network: &given.network,
+            devices: &given.devices,
             elsewhere: false,
         };
         let config = self.configs.build_here(&input).await?;

@@ -196,6 +196,39 @@ async fn changes_are_made_known_as_the_job_wants() {
     end(&rig, node).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_script_for_the_first_rendering_runs_once_in_each_start() {
+    let (rig, node) = Rig::with("raw_exec").await;
+    let script = |text: &str, fail_on_error| ChangeScript {
+        command: Some("/bin/sh".into()),
+        args: Some(vec!["-c".into(), text.into()]),
+        timeout: Some(GoDuration::from_secs(20)),
+        fail_on_error: Some(fail_on_error),
+        run_on_first_render: Some(true),
+    };
+    let counts = "cat ${NOMAD_TASK_DIR}/out >> ${NOMAD_ALLOC_DIR}/data/begun";
+    let of =
+        |script: ChangeScript, mode: &str| Template { change_script: Some(script), ..template("local/out", "x", mode) };
+    let mut begins = sh("begins", "echo $$ > $NOMAD_ALLOC_DIR/data/pid; exec sleep 600");
+    begins.templates = vec![Template { once: Some(true), ..of(script(counts, false), "script") }];
+    begins.restart = Some(restarts(5));
+    // It means nothing without the mode.
+    let mut other = sh("other", "exec sleep 600");
+    other.templates = vec![of(script("touch ${NOMAD_ALLOC_DIR}/data/wrong", false), "noop")];
+    let (a, _) = rig.run("service", vec![begins, other]).await;
+    eventually("the script", || text(&rig, a.id, "alloc/data/begun") == "x").await;
+    // The next agent has nothing to do; the next start has.
+    drop(node);
+    let node = rig.start_again(rig.config()).await;
+    rig.server.status(a.id, ClientStatus::Running).await;
+    let pid = text(&rig, a.id, "alloc/data/pid").trim().parse().expect("a pid");
+    assert_eq!(text(&rig, a.id, "alloc/data/begun"), "x");
+    crate::faults::kill(pid);
+    eventually("the script of the second start", || text(&rig, a.id, "alloc/data/begun") == "xx").await;
+    assert_eq!(text(&rig, a.id, "alloc/data/wrong"), "");
+    end(&rig, node).await;
+}
+
 /// A registry with one service: its ports are known once the index is above 0, and a read of the present index waits.
 struct Registry {
     state: watch::Sender<(u64, Vec<u16>)>,

@@ -21,7 +21,6 @@ async fn each_bad_plugin_shows_its_reason_and_the_good_one_works() {
         ("exit", vec!["exit"], "exit code 3"),
         ("stderr", vec!["exit"], "cannot find libmissing.so"),
         ("deaf", vec!["nobody-listens"], "cannot connect"),
-        ("device", vec!["raw", "device"], "type 3"),
         ("no-api", vec!["raw", "no-api"], "plugin API"),
         ("api-9", vec!["raw", "api-9"], "v9.9.9"),
         ("bad-version", vec!["raw", "bad-version"], "latest"),
@@ -135,6 +134,21 @@ async fn a_failing_fingerprint_is_shown() {
     let fixture = Fixture::new(vec![fake("raw", &["raw", "fingerprint-fails"])]);
     let seen = fixture.fingerprint("raw", |f| f.settled).await;
     assert!(!seen.healthy && seen.description.contains("the runtime is on fire"), "{seen:?}");
+    fixture.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_plugin_without_devices_says_so_and_takes_no_name_of_a_driver() {
+    let fixture = Fixture::new(vec![fake("device", &["raw", "device"]), fake("driver", &["raw", "fine"])]);
+    let seen = fixture.fingerprint("device/raw", |f| f.settled).await;
+    assert!(!seen.healthy && seen.description.contains("Unimplemented"), "{seen:?}");
+    assert_eq!(seen.devices.map(|groups| groups.len()), Some(0));
+    let driver = fixture.driver("raw").await;
+    soon(driver.start_task(task(&driver, &json!({})))).await.expect("the driver of that name works");
+    let devices = fixture.host.device("device/raw").expect("it has named itself");
+    let error = soon(devices.reserve(vec!["a".into()])).await.expect_err("there are none");
+    assert!(matches!(error, CallError::Unsupported { call: "Reserve", .. }), "{error:?}");
+    assert!(fixture.host.device("raw").is_none(), "a driver is no device plugin");
     fixture.finish().await;
 }
 

@@ -91,7 +91,7 @@ async fn streams_without_headers_delay_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_schemas_and_empty_answers_show_their_reason_and_harm_nobody() {
     let refused = [
-        ("empty-info", "not a driver"),
+        ("empty-info", "neither a driver nor a device plugin"),
         ("empty-config-schema", "schema"),
         ("deep-config-schema", "ConfigSchema"),
         ("deep-task-schema", "TaskConfigSchema"),

@@ -144,7 +144,7 @@ fn first(plan: &Plan, now: i64) -> Result<First, (String, bool)> {
         let written =
             directories.root(&planned.destination).write(&planned.destination.path, &rendered.content, planned.look);
         written.map_err(|e| (format!("template {:?}: {e}", planned.name), true))?;
-        applied.insert(planned.name.clone(), record::Applied { digest: rendered.digest, now_ns: now });
+        applied.insert(planned.name.clone(), record::Applied { digest: rendered.digest, now_ns: now, begun: false });
     }
     if !missing.is_empty() {
         return Ok(First::Missing(missing.into_iter().collect::<Vec<_>>().join(", ")));

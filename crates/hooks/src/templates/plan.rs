@@ -54,13 +54,23 @@ pub(super) enum Text {
     In(Place),
 }
 
+/// A script of the job, run in the task.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Script {
+    pub(super) command: Vec<String>,
+    pub(super) timeout: Duration,
+    pub(super) fail_on_error: bool,
+    /// It also runs when the task has started.
+    pub(super) at_start: bool,
+}
+
 /// The reaction to a change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Change {
     Noop,
     Restart,
     Signal(String),
-    Script { command: Vec<String>, timeout: Duration, fail_on_error: bool },
+    Script(Script),
 }
 
 /// One template block.
@@ -154,11 +164,12 @@ fn planned(
         change_mode::SCRIPT => {
             let script = t.change_script.clone().unwrap_or_default();
             let words = [script.command.unwrap_or_default()].into_iter().chain(script.args.unwrap_or_default());
-            Change::Script {
+            Change::Script(Script {
                 command: words.map(|w| interpolate(&w, host)).collect(),
                 timeout: script.timeout.unwrap_or_default().to_std(),
                 fail_on_error: script.fail_on_error == Some(true),
-            }
+                at_start: script.run_on_first_render == Some(true),
+            })
         }
         _ => Change::Restart,
     };

@@ -13,6 +13,9 @@ pub(super) struct Applied {
     pub(super) digest: String,
     /// The time of that rendering, in Unix nanoseconds: with it, the same inputs give the same content.
     pub(super) now_ns: i64,
+    /// The script for the first rendering has run for the present start.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) begun: bool,
 }
 
 /// Records by template name.

@@ -6,10 +6,11 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use driver_host::Capabilities;
 use host::{clock::now_ns, node_env::TaskSpec};
 use lifecycle::alloc::{events, machine::Event};
+use model::task::Template;
 
 use super::{
     TELL_AFTER, Templates,
-    plan::{self, Attempt, Change, Directories, Inputs, Plan, Planned, Rendered},
+    plan::{self, Attempt, Change, Directories, Inputs, Plan, Planned, Rendered, Script},
     record,
 };
 use crate::place::TaskPlace;
@@ -27,11 +28,21 @@ impl Templates {
     /// Watches the templates of a run until the caller cancels it at the run's end. Cancel safe.
     pub async fn watch(&self, place: &TaskPlace, run: &str) {
         let Some(spec) = place.spec() else { return };
-        if spec.task.templates.iter().all(|t| t.once == Some(true)) {
+        let at_start = |t: &Template| t.change_script.as_ref().is_some_and(|s| s.run_on_first_render == Some(true));
+        if spec.task.templates.iter().all(|t| t.once == Some(true) && !at_start(t)) {
             return;
         }
         let driver = self.drivers.for_ever(&spec.task.driver).await;
         let capabilities = driver.capabilities().unwrap_or_default();
+        if spec.task.templates.iter().any(at_start) {
+            match self.begin(place, run, spec, &capabilities).await {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(why) => {
+                    place.tell(events::template(now_ns(), &format!("Scripts for the start did not run: {why}")))
+                }
+            }
+        }
         let mut told = String::new();
         // The next attempt finds an unwritten or unrecorded change again.
         while let Err(why) = self.follow(place, run, spec, &capabilities).await {
@@ -41,6 +52,41 @@ impl Templates {
             }
             tokio::time::sleep(self.config.poll).await;
         }
+    }
+
+    /// Runs the scripts for the first rendering, each once in a start. True when one that must not fail has failed.
+    async fn begin(
+        &self,
+        place: &TaskPlace,
+        run: &str,
+        spec: TaskSpec<'_>,
+        capabilities: &Capabilities,
+    ) -> Result<bool, String> {
+        let plan = self.plan_of(place, spec, capabilities)?;
+        let dir = plan.dirs.root.clone();
+        let task_dir = dir.clone();
+        let mut applied = blocking(move || Ok(record::load(&task_dir))).await?;
+        let mut run_already = Vec::new();
+        for planned in &plan.templates {
+            let Change::Script(script) = &planned.change else { continue };
+            let begun = applied.get(&planned.name).is_some_and(|a| a.begun);
+            if !script.at_start || begun {
+                continue;
+            }
+            // Several templates with one script are one first rendering.
+            if !run_already.contains(&script) {
+                if let Some(why) = self.react(place, run, script).await {
+                    let (task, run) = (place.task.clone(), run.to_owned());
+                    let _ = place.inbox.send(Event::TemplateFailed { task, run, why });
+                    return Ok(true);
+                }
+                run_already.push(script);
+            }
+            applied.entry(planned.name.clone()).or_default().begun = true;
+            let (dir, applied) = (dir.clone(), applied.clone());
+            blocking(move || record::save(&dir, &applied).map_err(|e| format!("remember what has run: {e}"))).await?;
+        }
+        Ok(false)
     }
 
     async fn follow(
@@ -182,15 +228,7 @@ impl Templates {
                     let sent = self.drivers.signal(place.driver_name(), run, signal).await;
                     sent.err().map(|why| format!("Template failed to send the signal {signal}: {why}"))
                 }
-                Change::Script { command, timeout, fail_on_error } => {
-                    let failure = self.script(place, run, command, *timeout).await;
-                    let said = match &failure {
-                        None => format!("Template ran script {command:?}"),
-                        Some(why) => format!("Template ran script {command:?}, which failed: {why}"),
-                    };
-                    place.tell(events::template(now_ns(), &said));
-                    failure.filter(|_| *fail_on_error).map(|why| format!("Template script {command:?} failed: {why}"))
-                }
+                Change::Script(script) => self.react(place, run, script).await,
             };
             if let Some(why) = failure {
                 let (task, run) = (place.task.clone(), run.to_owned());
@@ -199,11 +237,24 @@ impl Templates {
             }
         }
         for c in changes {
-            applied.insert(c.planned.name, record::Applied { digest: c.rendered.digest, now_ns: c.now });
+            let begun = applied.get(&c.planned.name).is_some_and(|a| a.begun);
+            applied.insert(c.planned.name, record::Applied { digest: c.rendered.digest, now_ns: c.now, begun });
         }
         let (dir, applied) = (plan.dirs.root.clone(), applied.clone());
         blocking(move || record::save(&dir, &applied).map_err(|e| format!("remember what was rendered: {e}"))).await?;
         Ok(false)
+    }
+
+    /// Runs a script and tells of it; why the task is to end, if it is.
+    async fn react(&self, place: &TaskPlace, run: &str, script: &Script) -> Option<String> {
+        let Script { command, timeout, fail_on_error, at_start: _ } = script;
+        let failure = self.script(place, run, command, *timeout).await;
+        let said = match &failure {
+            None => format!("Template ran script {command:?}"),
+            Some(why) => format!("Template ran script {command:?}, which failed: {why}"),
+        };
+        place.tell(events::template(now_ns(), &said));
+        failure.filter(|_| *fail_on_error).map(|why| format!("Template script {command:?} failed: {why}"))
     }
 
     /// Runs a command in the task; an error says how it failed.

@@ -23,8 +23,8 @@ use std::{
 };
 
 use model::{
-    AllocClientUpdate, AllocId, Allocation, ClientStatus, GoDuration, Job, Observed, Task, TaskGroup, TaskRunState,
-    TaskState, TimestampNs, network::DriverNetwork, remote::RemoteVerdict,
+    AllocClientUpdate, AllocId, Allocation, ClientStatus, GoDuration, Job, MAX_RUN_EXCEEDED, Observed, Task, TaskGroup,
+    TaskRunState, TaskState, TimestampNs, network::DriverNetwork, remote::RemoteVerdict,
 };
 
 use super::{
@@ -34,7 +34,7 @@ use super::{
 use crate::{
     alloc::events,
     checks::Outcome,
-    task_order::{self, TaskSpec},
+    task_order::{self, Ending, TaskSpec},
 };
 
 /// How a workload ended.
@@ -157,6 +157,8 @@ pub struct RemoteView {
     pub refused: String,
     /// The servers want it stopped.
     pub stopping: bool,
+    /// They end it because its group's `max_run_duration` is over.
+    pub expired: bool,
     /// Epoch under which this node manages it; 0 = it does not.
     pub epoch: u64,
     /// Address of the instance, as its runtime reports it.
@@ -177,6 +179,8 @@ pub enum Timer {
     GroupDelay,
     /// The job wants its tasks stopped when the node is cut off this long.
     CutOff { since: TimestampNs },
+    /// The group's `max_run_duration` is over.
+    Deadline,
 }
 
 /// An effect to carry out after the records have been written. `task` and `run` as in [`Event`]; `handle` is the
@@ -294,6 +298,8 @@ pub struct Machine {
     stopping_since: TimestampNs,
     destroyed: bool,
     health_timer: TimestampNs,
+    /// The deadline for which a timer runs; 0 = none does.
+    deadline_timer: TimestampNs,
     /// The last run of each check.
     check_runs: BTreeMap<String, CheckRun>,
 }
@@ -339,6 +345,7 @@ impl Machine {
             stopping_since: 0,
             destroyed: false,
             health_timer: 0,
+            deadline_timer: 0,
             check_runs: BTreeMap::new(),
         }
     }
@@ -423,8 +430,34 @@ impl Machine {
         self.slots.values().filter(|s| !s.remote).all(ended)
     }
 
-    fn stopping(&self) -> bool {
-        self.record.removed || self.stop_local || self.record.alloc.server_terminal()
+    /// Why everything of it is to end, if it is.
+    fn ending(&self) -> Option<Ending> {
+        if self.record.removed || self.stop_local || self.record.alloc.server_terminal() {
+            return Some(Ending::Stopped);
+        }
+        self.record.expired.then_some(Ending::Expired)
+    }
+
+    /// When its group's `max_run_duration` is over, whatever restarts it has had.
+    fn deadline(&self) -> Option<TimestampNs> {
+        let max = self.group()?.max_run_duration.filter(|max| max.nanos() > 0)?;
+        model::job::job_type::finite(&self.job.kind).then(|| self.record.alloc.create_time.saturating_add(max.nanos()))
+    }
+
+    /// Ends the allocation at its deadline. What has ended before stays as it ended; a later deadline comes too late.
+    fn look_at_deadline(&mut self, now: Now, out: &mut Vec<Effect>) {
+        if self.ending().is_some() || self.over() {
+            return;
+        }
+        match self.deadline() {
+            Some(at) if at <= now.time => self.record.expired = true,
+            Some(at) if self.deadline_timer != at => {
+                self.deadline_timer = at;
+                out.push(Effect::Wake { at, timer: Timer::Deadline });
+            }
+            Some(_) => {}
+            None => self.deadline_timer = 0,
+        }
     }
 
     fn task(&self, name: &str) -> Option<&Task> {
@@ -441,7 +474,10 @@ impl Machine {
         let (client_status, description) = if self.specs.is_empty() {
             (ClientStatus::Failed, "The job has no such task group")
         } else {
-            task_order::client_status(&self.specs, &states)
+            match task_order::client_status(&self.specs, &states) {
+                (ClientStatus::Complete, _) if self.record.expired => (ClientStatus::Complete, MAX_RUN_EXCEEDED),
+                status => status,
+            }
         };
         AllocClientUpdate {
             id: self.id(),
@@ -629,14 +665,15 @@ impl Machine {
         if self.destroyed {
             return;
         }
+        self.look_at_deadline(now, out);
         // One order may make the next possible: a pending task that is to stop is dead at once. So the loop asks until
         // nothing changes.
         for _ in 0..=self.specs.len() {
-            let stopping = self.stopping();
-            if stopping && self.group_delays(now, out) {
+            let ending = self.ending();
+            if ending.is_some() && self.group_delays(now, out) {
                 break;
             }
-            let orders = task_order::next(&self.specs(), &self.states(), stopping);
+            let orders = task_order::next(&self.specs(), &self.states(), ending);
             let mut changed = false;
             for (task, reason) in &orders.stop {
                 changed |= self.stop(task, reason, now, out);

@@ -18,6 +18,7 @@ use super::{
     record::{AllocRecord, Run, TaskRecord},
 };
 
+mod deadline;
 mod order;
 mod services;
 
@@ -83,6 +84,7 @@ fn short(effects: &[Effect]) -> Vec<String> {
                 Timer::GroupDelay => format!("group delay until {}", at / S),
                 Timer::Health => format!("health at {}", at / S),
                 Timer::CutOff { .. } => format!("cut off until {}", at / S),
+                Timer::Deadline => format!("deadline at {}", at / S),
             },
             Effect::Destroy => "destroy".into(),
         })

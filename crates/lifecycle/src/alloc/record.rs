@@ -25,6 +25,8 @@ pub struct AllocRecord {
     pub unhealthy_untold: bool,
     /// When it ended; 0 = it has not.
     pub ended_at: TimestampNs,
+    /// Its group's `max_run_duration` was over before it had ended.
+    pub expired: bool,
     /// Checks of registered services, by key. Written when a check's state changes, not at each run.
     pub checks: BTreeMap<String, CheckRecord>,
 }

@@ -2,11 +2,12 @@
 //! record.
 
 use model::{
-    DesiredRemote, Observed, RemoteExit, RemoteVerdict, RemoteWanted, RestartCharge, TimestampNs,
+    DesiredRemote, MAX_RUN_EXCEEDED, Observed, RemoteExit, RemoteVerdict, RemoteWanted, RestartCharge, Text,
+    TimestampNs,
     remote::{Manager, RemoteEventKind as Kind},
 };
 
-use super::transition::{HELD, What, Work, install};
+use super::transition::{HELD, What, Work, expires_at, install};
 use crate::{
     mutation::{Mutation, mutated},
     restart::{Decision, End, Tracker},
@@ -18,6 +19,7 @@ impl Work {
         if self.deleted {
             return;
         }
+        self.expire();
         self.count_exit();
         let early = mutated(Mutation::NextBeforeEnd) && self.r.next.is_some();
         if !(self.r.settled() || early) {
@@ -57,12 +59,32 @@ impl Work {
                         manager: Some(manager),
                         previous_ended: false,
                         keep_counters: true,
+                        created_at: self.r.began,
                     };
                     self.begin(&same, manager, "restarted by its policy");
                 }
                 Some(_) => self.because("the restart waits for its time"),
                 None => self.because("the restart waits for a manager"),
             }
+        }
+    }
+
+    /// Ends a task whose `max_run_duration` is over: its instance is stopped, or what would have followed it does not.
+    /// The allocation keeps the slot until it has told the end.
+    fn expire(&mut self) {
+        if expires_at(&self.r).is_none_or(|at| self.cx.now < at) {
+            return;
+        }
+        self.r.expired = true;
+        // An ordered restart was under way: the stop goes on, and nothing follows it.
+        self.r.next = None;
+        self.r.desired = DesiredRemote::Run;
+        self.r.stop_reason = Text::default();
+        if self.r.exit_acknowledged {
+            self.r.verdict = RemoteVerdict::Complete;
+            self.changed_as(What::of(Kind::Ended), format!("the task is complete: {MAX_RUN_EXCEEDED}"));
+        } else {
+            self.changed_as(What::of(Kind::Stopping), format!("stopping: {MAX_RUN_EXCEEDED}"));
         }
     }
 
@@ -92,6 +114,8 @@ impl Work {
         self.promote_successor_of_ended();
         self.r.verdict = if self.r.desired == DesiredRemote::Stop {
             RemoteVerdict::Stopped
+        } else if self.r.expired {
+            RemoteVerdict::Complete
         } else {
             self.restart_verdict(&exit, refused)
         };
@@ -99,6 +123,7 @@ impl Work {
             RemoteVerdict::Restarting { reason, .. } => {
                 format!("the end is counted; restart {}: {reason}", self.r.restarts)
             }
+            RemoteVerdict::Complete if self.r.expired => format!("the end is counted; {MAX_RUN_EXCEEDED}"),
             RemoteVerdict::Complete => "the end is counted; the task is complete".to_owned(),
             RemoteVerdict::Failed { reason } => {
                 format!("the end is counted; the task has failed: {reason}")

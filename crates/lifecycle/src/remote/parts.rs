@@ -12,6 +12,8 @@ use model::{
 #[must_use]
 pub fn undeliverable(task: &Task, provider: &RemoteProvider) -> Vec<String> {
     let files_of_node = task.templates.iter().any(|t| t.source.as_ref().is_some_and(|source| !source.is_empty()));
+    let begins =
+        task.templates.iter().filter_map(|t| t.change_script.as_ref()).any(|s| s.run_on_first_render == Some(true));
     let users_of_node = task.templates.iter().any(|t| t.uid.is_some() || t.gid.is_some());
     let rules = [
         (
@@ -36,6 +38,11 @@ pub fn undeliverable(task: &Task, provider: &RemoteProvider) -> Vec<String> {
             "resources.cores: they are cores of a node, and the task runs elsewhere; use resources.cpu",
         ),
         (
+            !task.resources.devices.is_empty(),
+            "resources.device: they are devices of a node, and the task runs elsewhere; ask the runtime for its own in \
+                the task's config",
+        ),
+        (
             task.resources.secrets_mb.is_some_and(|mib| mib > 0),
             "resources.secrets: the directory is the runtime's, with its own limits; leave the size out",
         ),
@@ -45,6 +52,11 @@ pub fn undeliverable(task: &Task, provider: &RemoteProvider) -> Vec<String> {
                 task; let the workload log in to Vault with the token of an identity block",
         ),
         (files_of_node, "template.source: it is a file of a node, and the task runs elsewhere; write the text as data"),
+        (
+            begins,
+            "template.change_script.run_on_first_render: the node runs nothing in a task that runs elsewhere; do the \
+                first work in the task's command",
+        ),
         (
             users_of_node,
             "template.uid, template.gid: they are users of a node and mean nothing where the task runs; leave them out",
@@ -132,7 +144,7 @@ mod tests {
     use model::{
         network::{Dns, Network},
         resources::Resources,
-        task::{Artifact, DispatchPayload, Template, VolumeMount},
+        task::{Artifact, ChangeScript, DispatchPayload, Template, VolumeMount},
     };
 
     use super::*;
@@ -142,10 +154,18 @@ mod tests {
         let full = RemoteProvider { volumes: true, ..RemoteProvider::default() };
         let poor = RemoteProvider { no_files: true, no_signals: true, ..RemoteProvider::default() };
         let inline = Template { data: Some("x".into()), ..Template::default() };
-        let cases: [(Task, &str, bool); 10] = [
+        let cases: [(Task, &str, bool); 12] = [
             (
                 Task { resources: Resources { cores: Some(1), ..Resources::default() }, ..Task::default() },
                 "deliver resources.cores:",
+                false,
+            ),
+            (
+                Task {
+                    resources: Resources { devices: vec![model::RequestedDevice::default()], ..Resources::default() },
+                    ..Task::default()
+                },
+                "deliver resources.device:",
                 false,
             ),
             (Task { artifacts: vec![Artifact::default()], ..Task::default() }, "deliver artifact:", true),
@@ -169,6 +189,20 @@ mod tests {
                     ..Task::default()
                 },
                 "deliver template.source:",
+                false,
+            ),
+            (
+                Task {
+                    templates: vec![Template {
+                        change_script: Some(ChangeScript {
+                            run_on_first_render: Some(true),
+                            ..ChangeScript::default()
+                        }),
+                        ..inline.clone()
+                    }],
+                    ..Task::default()
+                },
+                "deliver template.change_script.run_on_first_render",
                 false,
             ),
             (

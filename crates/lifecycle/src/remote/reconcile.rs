@@ -7,7 +7,7 @@ use model::{AllocId, Job, NodeId, RemoteTask, RemoteWanted, SlotKey, TimestampNs
 
 use super::{
     Event,
-    transition::{awaits_finisher, wake_at},
+    transition::{awaits_finisher, stops_at_its_time, wake_at},
 };
 
 /// A snapshot's facts about a slot.
@@ -108,5 +108,6 @@ pub fn events_for(record: Option<&RemoteTask>, facts: &SlotFacts<'_>, now: Times
 /// provider.
 #[must_use]
 pub fn needs_executor(r: &RemoteTask) -> bool {
-    r.manager.is_none() && !r.settled() && (r.desired == model::DesiredRemote::Stop || r.next.is_some())
+    let stops = r.desired == model::DesiredRemote::Stop || r.next.is_some() || stops_at_its_time(r);
+    r.manager.is_none() && !r.settled() && stops
 }

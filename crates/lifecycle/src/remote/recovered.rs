@@ -213,6 +213,7 @@ fn incarnate(r: &mut RemoteTask, known: &Known, cx: Context) {
             provider: known.provider.clone(),
             policy: known.made_from.as_ref().map_or_else(|| r.policy.clone(), |made| made.policy.clone()),
             keep_counters: true,
+            created_at: r.began,
             ..model::RemoteWanted::default()
         },
         model::remote::Manager::default(),

@@ -72,8 +72,9 @@ pub fn order_for_node(r: &RemoteTask, node: NodeId) -> Option<RemoteOrder> {
         role,
         incarnation: r.incarnation,
         epoch: r.epoch,
-        // An unhealthy task is still wanted: this incarnation ends, and the restart policy decides.
-        desired: if r.unhealthy.is_empty() { r.desired } else { DesiredRemote::Stop },
+        // An unhealthy task is still wanted: this incarnation ends, and the restart policy decides. One whose time is
+        // over has its allocation until the end is told.
+        desired: if r.unhealthy.is_empty() && !r.expired { r.desired } else { DesiredRemote::Stop },
         driver: r.driver.to_string(),
         provider: r.provider.to_string(),
         alloc_id: who.alloc_id,
@@ -82,6 +83,7 @@ pub fn order_for_node(r: &RemoteTask, node: NodeId) -> Option<RemoteOrder> {
         adopt: r.adopt(),
         acknowledge: r.exit_acknowledged && role != RemoteRole::Observe,
         verdict: verdict_for(r, who),
+        expired: r.expired,
         result: r.result.as_deref().cloned(),
         restarts: r.restarts,
         kill_signal: r.policy.kill_signal.clone(),
@@ -112,14 +114,26 @@ pub fn orders(r: &RemoteTask) -> Vec<(NodeId, RemoteOrder)> {
 /// When [`Event::Tick`] is due, if ever.
 #[must_use]
 pub fn wake_at(r: &RemoteTask) -> Option<TimestampNs> {
-    match &r.verdict {
+    let restart = match &r.verdict {
         RemoteVerdict::Restarting { at, .. }
             if r.settled() && r.manager.is_some() && r.desired == DesiredRemote::Run =>
         {
             Some(*at)
         }
         _ => None,
-    }
+    };
+    [restart, expires_at(r)].into_iter().flatten().min()
+}
+
+/// When the record's `max_run_duration` is over, while that still matters: the task is wanted, and has not ended for
+/// good. An ordered restart goes on with the same duration.
+pub(super) fn expires_at(r: &RemoteTask) -> Option<TimestampNs> {
+    let wanted = match &r.next {
+        Some(next) => next.keep_counters,
+        None => r.desired == DesiredRemote::Run,
+    };
+    let over = matches!(r.verdict, RemoteVerdict::Complete | RemoteVerdict::Failed { .. });
+    r.deadline().filter(|_| wanted && !over && !r.expired)
 }
 
 /// The instance has ended for good and is counted, but the provider still keeps it, and the node that was to
@@ -133,6 +147,11 @@ pub fn awaits_finisher(r: &RemoteTask) -> bool {
         && r.exit_acknowledged
         && !r.settled()
         && matches!(r.verdict, RemoteVerdict::Complete | RemoteVerdict::Failed { .. })
+}
+
+/// Whether its instance is to be stopped because its time is over.
+pub(super) fn stops_at_its_time(r: &RemoteTask) -> bool {
+    r.expired && !r.observed.ended()
 }
 
 /// Whether a manager of this record would create its instance: it is wanted and unseen.
@@ -244,6 +263,7 @@ fn imported(slot: &SlotKey, import: &RemoteImport, cx: Context) -> RemoteTask {
         r.job_version = wanted.job_version;
         r.spec_hash.clone_from(&wanted.spec_hash);
         r.policy = wanted.policy.clone();
+        r.began = wanted.created_at;
     } else {
         r.desired = DesiredRemote::Stop;
         r.stop_reason = why.into();
@@ -261,6 +281,7 @@ pub(super) fn install(r: &mut RemoteTask, wanted: &RemoteWanted, manager: Manage
         provider,
         policy,
         keep_counters,
+        created_at,
         // Who decides that a new incarnation may be has read these.
         manager: _,
         previous_ended: _,
@@ -280,6 +301,7 @@ pub(super) fn install(r: &mut RemoteTask, wanted: &RemoteWanted, manager: Manage
     r.desired = DesiredRemote::Run;
     r.stop_reason = Text::default();
     r.unhealthy = Text::default();
+    r.expired = false;
     r.next = None;
     // The instance's own fields begin anew. Only here a handle is forgotten, and its instance has confirmedly ended.
     r.handle = None;
@@ -295,6 +317,7 @@ pub(super) fn install(r: &mut RemoteTask, wanted: &RemoteWanted, manager: Manage
     r.started_at = 0;
     r.waiting = Text::default();
     if !keep_counters {
+        r.began = *created_at;
         r.restarts = 0;
         r.restart_window_start = cx.now;
         r.restarts_in_window = 0;
@@ -682,6 +705,8 @@ impl Work {
             if !self.r.settled() {
                 self.take_over(executor, "to stop it (any capable node executes a tombstone)");
             }
+        } else if stops_at_its_time(&self.r) {
+            self.take_over(executor, "to stop it: its time is over, and no allocation is needed for that");
         } else if !self.finished() {
             self.because("the slot is unmanaged: the scheduler is asked for an allocation");
             self.evaluate.push(format!("{} is unmanaged and a capable node has room", self.r.slot));
@@ -703,7 +728,7 @@ impl Work {
     }
 
     fn restart(&mut self, why: &str) {
-        if self.r.desired == DesiredRemote::Stop {
+        if self.r.desired == DesiredRemote::Stop || self.r.expired {
             return self.because("it is already being stopped");
         }
         if self.r.observed.ended() {
@@ -719,6 +744,7 @@ impl Work {
             manager: self.r.manager.filter(|m| !m.alloc_id.is_nil()),
             previous_ended: false,
             keep_counters: true,
+            created_at: self.r.began,
         }));
         self.r.desired = DesiredRemote::Stop;
         self.r.stop_reason = format!("restart ordered: {why}").into();

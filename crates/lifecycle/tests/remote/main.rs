@@ -2,6 +2,7 @@
 //! larger ones. They also run through the acceptance scenarios that make sense without real processes.
 
 mod charges;
+mod deadlines;
 mod explore;
 mod faults;
 mod intents;

@@ -562,7 +562,7 @@ fn a23_twenty_restarts_of_the_manager_then_its_loss() {
     w.assert_calls(1, 0);
 }
 
-fn wanted(n: usize, alloc: u128, provider: &str) -> RemoteWanted {
+pub(crate) fn wanted(n: usize, alloc: u128, provider: &str) -> RemoteWanted {
     RemoteWanted {
         job_version: 1,
         spec_hash: "hash-1".into(),

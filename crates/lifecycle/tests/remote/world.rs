@@ -398,6 +398,7 @@ impl World {
                 render_templates: Some(false),
             },
             kill_signal: String::new(),
+            max_run: None,
             kill_timeout: GoDuration::from_secs(5),
         }
     }

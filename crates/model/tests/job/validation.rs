@@ -362,7 +362,7 @@ fn refused_features_are_refused_by_name() {
             none(),
             none(),
         ),
-        small(none(), json!({"MaxRunDuration": "1h", "Volumes": {"v": {"Source": "s", "Sticky": true}}}), none()),
+        small(none(), json!({"Volumes": {"v": {"Source": "s", "Sticky": true}}}), none()),
         small(
             none(),
             none(),

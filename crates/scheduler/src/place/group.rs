@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     cores,
+    devices::{self, Assigned},
     feasible::GroupRules,
     ids::Ids,
     limits::Room,
@@ -207,6 +208,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
                     cpu: AllocatedCpu { cpu_shares: cpu, reserved_cores: Vec::new() },
                     memory: AllocatedMemory { memory_mb: memory, memory_max_mb },
                     networks: Vec::new(),
+                    devices: Vec::new(),
                     remote: provider.is_some(),
                 },
             );
@@ -316,10 +318,10 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         } else {
             Standing::Exhausted
         };
-        let (fit, anti, affinity) = self.parts(slot, memo);
+        let (fit, anti, affinity, devices) = self.parts(slot, memo);
         let mut sum = fit;
         let mut parts = 1;
-        for part in [anti, affinity] {
+        for part in [anti, affinity, devices] {
             if part != 0.0 {
                 sum += part;
                 parts += 1;
@@ -336,13 +338,15 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             && fits(o.cpu[i], ask.cpu, f.cpu)
             && (f.sessions == 0 || fits(o.sessions[i], ask.sessions, i64::from(f.sessions)))
             && (f.max_allocs == 0 || o.allocs[i] < i64::from(f.max_allocs));
-        if ask.cores == 0 && !self.ports.has_ports() {
+        let devices = !self.rules.devices.is_empty();
+        if ask.cores == 0 && !devices && !self.ports.has_ports() {
             return simple;
         }
         if !simple {
             return false;
         }
         if ask.cores == 0
+            && !devices
             && let Some(n) = self.only_dynamic
             && !o.ports_touched(slot)
             && o.fleet.taken(slot).ports.saturating_add(n) <= f.dynamic_room
@@ -380,14 +384,23 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         if f.sessions > 0 && !fits(o.sessions[i], ask.sessions, i64::from(f.sessions)) {
             return Some(Cow::Borrowed("remote sessions"));
         }
+        if !self.rules.devices.is_empty() && self.assigned(slot).is_none() {
+            return Some(Cow::Borrowed(devices::NONE_LEFT));
+        }
         if self.ports.is_empty() {
             return None;
         }
         o.fleet.capacity(slot).and_then(|c| self.ports.fits(c, o.ports(slot)).err()).map(Cow::Owned)
     }
 
-    /// Bin-packing (or balance, or sessions), anti-affinity, affinity; 0 = does not apply, except for the first.
-    fn parts(&self, slot: u32, memo: &mut ([i64; 4], f64)) -> (f64, f64, f64) {
+    /// The devices that the group would get on that node now.
+    fn assigned(&self, slot: u32) -> Option<Assigned> {
+        self.rules.devices.assign(self.node(slot), &self.overlay.devices(slot))
+    }
+
+    /// Bin-packing (or balance, or sessions), anti-affinity, affinity, affinity to devices; 0 = does not apply, except
+    /// for the first.
+    fn parts(&self, slot: u32, memo: &mut ([i64; 4], f64)) -> (f64, f64, f64, f64) {
         let (ask, class_affinity) = self.feasible(slot);
         let (o, f, i) = (&*self.overlay, self.overlay.fleet.facts(slot), slot as usize);
         let fit = if ask.only_remote() {
@@ -407,7 +420,12 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         let here = self.job_use.of_group(&self.group.name, slot);
         let anti = if here == 0 { 0.0 } else { -f64::from(here + 1) / f64::from(self.group.count().max(1)) };
         let affinity = if self.rules.affinity_unique() { self.rules.affinity(self.node(slot)) } else { class_affinity };
-        (fit, anti, if self.rules.has_affinities() { affinity } else { 0.0 })
+        let devices = if self.rules.devices.has_affinities() {
+            self.assigned(slot).map_or(0.0, |assigned| assigned.score)
+        } else {
+            0.0
+        };
+        (fit, anti, if self.rules.has_affinities() { affinity } else { 0.0 }, devices)
     }
 
     fn touch(&mut self, slot: u32) {
@@ -611,7 +629,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
     }
 
     fn resources(&self, slot: u32, ask: &Ask, grant: NetworkGrant) -> Arc<AllocatedResources> {
-        if ask.cores == 0 && self.ports.is_empty() {
+        if ask.cores == 0 && self.ports.is_empty() && self.rules.devices.is_empty() {
             return ask.given.clone();
         }
         let mut given = AllocatedResources::clone(&ask.given);
@@ -631,6 +649,11 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
                     a.cpu.reserved_cores = free.by_ref().take(usize::try_from(n).unwrap_or(0)).collect();
                     a.cpu.cpu_shares = n * cores::mhz_per_core(node);
                 }
+            }
+        }
+        for (task, devices) in self.assigned(slot).unwrap_or_default().given {
+            if let Some(t) = given.tasks.get_mut(&task) {
+                t.devices.push(devices);
             }
         }
         Arc::new(given)
@@ -669,7 +692,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
 
     fn score(&self, i: usize, norm_score: f64, penalty: &[NodeId]) -> NodeScore {
         let c = &self.ranking.candidates[i];
-        let (fit, anti, affinity) = self.parts(c.slot, &mut ([0; 4], f64::NAN));
+        let (fit, anti, affinity, devices) = self.parts(c.slot, &mut ([0; 4], f64::NAN));
         let first = if self.feasible(c.slot).0.only_remote() { "sessions" } else { "binpack" };
         let penal = if penalty.contains(&self.node(c.slot).id) { -1.0 } else { 0.0 };
         let parts = [
@@ -677,6 +700,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             ("job-anti-affinity", anti),
             ("node-reschedule-penalty", penal),
             ("node-affinity", affinity),
+            ("devices", devices),
             ("allocation-spread", self.buckets.boost(c.bucket)),
         ];
         let shown = parts.into_iter().enumerate().filter(|(n, (_, v))| *n == 0 || *v != 0.0);

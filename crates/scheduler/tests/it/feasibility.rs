@@ -1,13 +1,15 @@
 //! Which nodes are considered at all, and what is said about the others.
 
 use model::{
-    Constraint, EvalStatus, Evaluation,
+    Constraint, EvalStatus, Evaluation, Job, RequestedDevice,
     job::VolumeRequest,
     network::{Network, Port},
     task::{Task, VolumeMount},
 };
 
-use crate::world::{World, batch, service};
+use state::Change;
+
+use crate::world::{World, batch, node_id, service};
 
 fn constraint(left: &str, operator: &str, right: &str) -> Constraint {
     Constraint { left: left.into(), operator: operator.into(), right: right.into() }
@@ -240,6 +242,67 @@ fn cores_are_given_once() {
     w.run();
     let newest = w.live().into_iter().max_by_key(|a| a.create_index).expect("placed");
     assert_eq!(newest.resources.tasks["t"].cpu.reserved_cores, had);
+}
+
+fn with_device(mut job: Job, name: &str, count: u64) -> Job {
+    let asked = RequestedDevice { name: name.into(), count: Some(count), ..RequestedDevice::default() };
+    job.task_groups[0].tasks[0].resources.devices = vec![asked];
+    job
+}
+
+#[test]
+fn devices_are_given_once() {
+    let mut w = World::new("n1 devices=nvidia/gpu/T4:a+b devices=amd/gpu/MI50:c\nn2 devices=nvidia/gpu/T4:a\nn3");
+    let d = w.submit(&with_device(service(5), "gpu", 1));
+    assert_eq!((w.live().len(), d.queued["g"]), (4, 1), "{}", w.show());
+    w.check_room();
+    let failed = &d.failed_groups["g"];
+    assert_eq!(failed.dimension_exhausted.get("devices: no devices match request"), Some(&2), "{failed:?}");
+    assert_eq!(failed.constraint_filtered.get("missing devices"), Some(&1), "{failed:?}");
+    // The evaluation waits for any class, because a device is a matter of the node.
+    assert!(w.blocked()[0].escaped_computed_class);
+    let gone = w.at(0);
+    let had = gone.resources.tasks["t"].devices.clone();
+    w.report(gone.id, model::ClientStatus::Complete, None);
+    w.run();
+    let newest = w.live().into_iter().max_by_key(|a| a.create_index).expect("placed");
+    assert_eq!((newest.node_id, &newest.resources.tasks["t"].devices), (gone.node_id, &had));
+    w.check_room();
+}
+
+#[test]
+fn an_update_in_place_keeps_the_devices_and_a_changed_request_gives_others() {
+    let mut w = World::new("n1 devices=nvidia/gpu/T4:a+b+c");
+    let job = with_device(service(1), "gpu", 1);
+    w.submit(&job);
+    let before = w.at(0);
+    let mut in_place = job.clone();
+    in_place.task_groups[0].tasks[0].kill_timeout = Some(model::GoDuration::from_secs(7));
+    w.submit(&in_place);
+    let after = w.at(0);
+    assert_eq!((after.id, &after.resources), (before.id, &before.resources));
+    w.submit(&with_device(service(1), "gpu", 2));
+    let replaced = w.at(0);
+    assert_ne!(replaced.id, before.id);
+    let ids = &replaced.resources.tasks["t"].devices[0].device_ids;
+    // What the update stops counts as free: the node starts the newcomer when the former one has ended.
+    assert_eq!(ids, &["a", "b"]);
+}
+
+#[test]
+fn a_sick_device_is_not_given_and_its_task_stays() {
+    let mut w = World::new("n1 devices=nvidia/gpu/T4:a");
+    let job = with_device(service(1), "nvidia/gpu/T4", 1);
+    w.submit(&job);
+    let mut node = model::Node::clone(w.state.node(node_id("n1")).expect("registered"));
+    node.resources.devices[0].instances[0].healthy = false;
+    w.apply(vec![Change::RegisterNode(Box::new(node))]);
+    w.run();
+    assert_eq!(w.live().len(), 1, "{}", w.show());
+    let mut other = with_device(service(1), "nvidia/gpu", 1);
+    other.id = "other".into();
+    let d = w.submit_as(&other);
+    assert_eq!(d.failed_groups["g"].constraint_filtered.get("missing devices"), Some(&1));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The last check: plans made on old snapshots meet the newest state.
 
 use model::{
+    RequestedDevice,
     alloc::DesiredTransition,
     network::{Network, Port},
 };
@@ -75,6 +76,21 @@ fn ports_that_are_taken_meanwhile() {
     let second = scheduler::schedule(&w.state, &b, w.now, 2).expect("a service").plan;
     w.apply(vec![Change::ApplyPlan(Box::new(first))]);
     assert_eq!(scheduler::verify_plan(&w.state, &second).refused[&node_id("n1")], "port http=8080 is taken");
+}
+
+#[test]
+fn devices_that_are_taken_meanwhile() {
+    let mut w = World::new("n1 devices=nvidia/gpu/T4:a");
+    let mut job = service(1);
+    let asked = RequestedDevice { name: "gpu".into(), count: Some(1), ..RequestedDevice::default() };
+    job.task_groups[0].tasks[0].resources.devices = vec![asked];
+    w.register(&job);
+    let (a, b) = (w.eval(), w.eval());
+    let first = scheduler::schedule(&w.state, &a, w.now, 1).expect("a service").plan;
+    let second = scheduler::schedule(&w.state, &b, w.now, 2).expect("a service").plan;
+    w.apply(vec![Change::ApplyPlan(Box::new(first))]);
+    let refused = scheduler::verify_plan(&w.state, &second).refused;
+    assert_eq!(refused[&node_id("n1")], "device a of nvidia/gpu/T4 is taken");
 }
 
 #[test]

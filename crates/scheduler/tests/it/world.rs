@@ -13,7 +13,7 @@ use model::{
     plan::Decision,
     policy::{Reschedule, Update},
     remote::{Manager, RemoteHandle},
-    resources::{NodeAddress, NodeNetwork},
+    resources::{NodeAddress, NodeDevice, NodeDevices, NodeNetwork},
     task::Task,
 };
 use state::{AppliedSet, Change, State};
@@ -79,6 +79,19 @@ pub(crate) fn node(line: &str) -> Node {
             "cores" => {
                 n.resources.cpu.total_cpu_cores = v.parse().expect(w);
                 n.resources.cpu.reservable_cpu_cores = (0..n.resources.cpu.total_cpu_cores).collect();
+            }
+            // nvidia/gpu/T4:a+b
+            "devices" => {
+                let (group, ids) = v.split_once(':').expect(w);
+                let [vendor, kind, name] = group.splitn(3, '/').collect::<Vec<_>>()[..] else { panic!("{w}") };
+                let instance = |id: &str| NodeDevice { id: id.into(), healthy: true, ..NodeDevice::default() };
+                n.resources.devices.push(NodeDevices {
+                    vendor: vendor.into(),
+                    kind: kind.into(),
+                    name: name.into(),
+                    instances: ids.split('+').map(instance).collect(),
+                    ..NodeDevices::default()
+                });
             }
             "unreservable" => n.resources.cpu.reservable_cpu_cores.clear(),
             "reserved" => n.reserved.networks.reserved_host_ports = v.into(),
@@ -397,6 +410,12 @@ impl World {
         for n in self.state.nodes() {
             let mut u = state::NodeUse::default();
             self.state.allocs_by_node(n.id).filter(|a| !a.terminal()).for_each(|a| u.add(a));
+            let live = self.state.allocs_by_node(n.id).filter(|a| a.occupies());
+            let given = live.flat_map(|a| a.resources.tasks.values()).flat_map(|t| &t.devices);
+            let mut devices: Vec<_> =
+                given.flat_map(|d| d.device_ids.iter().map(|id| format!("{} {id}", d.id()))).collect();
+            devices.sort();
+            assert!(devices.windows(2).all(|w| w[0] != w[1]), "a device of {} is given twice: {devices:?}", n.name);
             let c = state::NodeCapacity::of(n);
             assert!(
                 u.cpu <= c.cpu && u.memory_mb <= c.memory_mb && u.disk_mb <= c.disk_mb,

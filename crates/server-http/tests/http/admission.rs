@@ -20,8 +20,13 @@ fn plain(id: &str) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_that_has_no_effect_is_taken_in_silence() {
     let c = Cluster::start().await;
-    let cases: [(&str, Value, &str); 14] = [
-        ("/TaskGroups/0/MaxRunDuration", json!(1_000_000_000), "max_run_duration is not supported"),
+    let cases: [(&str, Value, &str); 15] = [
+        (
+            "/TaskGroups/0/MaxRunDuration",
+            json!(1_000_000_000),
+            "max_run_duration is for jobs of type batch and sysbatch, not service",
+        ),
+        ("/TaskGroups/0/MaxRunDuration", json!(-1), "max_run_duration must be greater than zero, not -1ns"),
         (
             "/TaskGroups/0/Volumes",
             json!({"v": {"Type": "host", "Source": "s", "Sticky": true}}),
@@ -83,7 +88,6 @@ async fn nothing_that_has_no_effect_is_taken_in_silence() {
     let mut harmless = plain("harmless");
     harmless["NomadTokenID"] = json!("8a0e0c4e-2a35-4a4f-8b7b-1f6c3a6fd7a1");
     harmless["ConsulNamespace"] = json!("");
-    harmless["TaskGroups"][0]["MaxRunDuration"] = json!(0);
     harmless["TaskGroups"][0]["Tasks"][0]["Resources"]["MemoryMaxMB"] = json!(-1);
     let raw = c.put("/v1/jobs", &json!({"Job": harmless})).await;
     assert!(

@@ -60,7 +60,7 @@ fn wanted(state: &State, slot: &SlotKey, driver: &str) -> Option<RemoteWanted> {
     Some(RemoteWanted {
         job_version: job.version,
         spec_hash: model::updates::spec_hash(job, group, task).into(),
-        policy: model::RemotePolicy::of(job, task).into(),
+        policy: model::RemotePolicy::of(job, group, task).into(),
         ..RemoteWanted::default()
     })
 }

@@ -38,6 +38,8 @@ enum Record {
     Policy,
     Namespace,
     Limits,
+    Device,
+    Deadline,
 }
 
 async fn write(server: &ServerHandle, record: Record) -> Result<u64, ServerError> {
@@ -51,6 +53,17 @@ async fn write(server: &ServerHandle, record: Record) -> Result<u64, ServerError
         Record::Limits => {
             let limits = model::records::NamespaceLimits { allocations: Some(3), ..Default::default() };
             server.put_namespace(namespace(Some(limits))).await
+        }
+        Record::Device | Record::Deadline => {
+            let mut job = crate::fake::batch_job("job", 1);
+            if record == Record::Device {
+                let asked = model::RequestedDevice { name: "gpu".into(), ..model::RequestedDevice::default() };
+                job.task_groups[0].tasks[0].resources.devices = vec![asked];
+            } else {
+                job.task_groups[0].max_run_duration = Some(model::GoDuration::from_secs(60));
+            }
+            let request = server::requests::RegisterJob { job, ..server::requests::RegisterJob::default() };
+            server.register_job(request).await.map(|created| created.index)
         }
     }
 }
@@ -98,12 +111,21 @@ async fn a_newer_server_writes_what_an_older_one_would_ignore_only_after_its_upg
     write(s, Record::Policy).await.expect("both read it");
     refused(s, Record::Limits, (3, 2)).await;
 
+    let later = store(&fake, "later", 3);
+    until("three on the list", || newer.members().len() == 3).await;
     drop(between);
+    until("format 3", || newer.format() == 3).await;
+    write(s, Record::Limits).await.expect("both read it");
+    refused(s, Record::Device, (4, 3)).await;
+    refused(s, Record::Deadline, (4, 3)).await;
+
+    drop(later);
     until("the newest format", || newer.format() == FORMATS.highest).await;
-    write(s, Record::Limits).await.expect("it is read by all");
+    write(s, Record::Device).await.expect("it is read by all");
+    write(s, Record::Deadline).await.expect("it is read by all");
     assert!(s.snapshot().namespace(&"dev".into()).is_some_and(|dev| dev.limits.is_some()));
     // From then on no older release comes back that would ignore them.
     let error = open(&fake, "older", 2).expect_err("it reads less").to_string();
-    assert!(error.contains("in format 3; this release (0.2.0) reads format 1 to 2: start release 0.3.0"), "{error}");
+    assert!(error.contains("in format 4; this release (0.2.0) reads format 1 to 2: start release 0.4.0"), "{error}");
     server.shutdown().await;
 }

@@ -96,6 +96,34 @@ async fn beating_nodes() {
     println!("\nseen {lapses} {}", slowest.as_millis());
 }
 
+/// The process of the nodes.
+fn beating(address: &str) -> Nodes {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["leases::beating_nodes", "--exact", "--ignored", "--nocapture"])
+        .env("SERVER_TEST_ADDRESS", format!("http://{address}"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    Nodes(child)
+}
+
+/// Stops the nodes: how many leases they saw run out, and the slowest answer in milliseconds.
+fn seen_by(process: &mut Nodes) -> (u64, u64) {
+    drop(process.0.stdin.take());
+    let mut printed = String::new();
+    process.0.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+    let seen: Vec<u64> = printed
+        .lines()
+        .find_map(|l| l.strip_prefix("seen "))
+        .unwrap_or("")
+        .split(' ')
+        .filter_map(|f| f.parse().ok())
+        .collect();
+    let [lapses, slowest] = seen[..] else { panic!("the nodes said: {printed}") };
+    (lapses, slowest)
+}
+
 /// CPU time of this process so far, in seconds.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -118,14 +146,7 @@ async fn leases() {
     let config = server::ServerConfig { data_dir: Some(dir.path().to_owned()), ..Default::default() }.with_lease(lease);
     let server = server::Server::start(config).await.unwrap();
     let s = server.handle();
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args(["leases::beating_nodes", "--exact", "--ignored", "--nocapture"])
-        .env("SERVER_TEST_ADDRESS", format!("http://{}", s.rpc_addr()))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut process = Nodes(child);
+    let mut process = beating(&s.rpc_addr().to_string());
     let ready = |state: &state::State| state.nodes().filter(|node| node.ready()).count() == nodes as usize;
     let first = until(s, "all nodes are ready", ready).await;
     let indexes: std::collections::HashMap<_, _> = first.nodes().map(|node| (node.id, node.modify_index)).collect();
@@ -139,22 +160,67 @@ async fn leases() {
     }
     let last = until(s, "everything is placed", |state| state.alloc_count() == jobs as usize * 100).await;
     let lost = last.nodes().filter(|node| indexes.get(&node.id) != Some(&node.modify_index)).count();
-    drop(process.0.stdin.take());
-    let mut printed = String::new();
-    process.0.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
-    let seen: Vec<u64> = printed
-        .lines()
-        .find_map(|l| l.strip_prefix("seen "))
-        .unwrap_or("")
-        .split(' ')
-        .filter_map(|f| f.parse().ok())
-        .collect();
-    let [lapses, slowest] = seen[..] else { panic!("the nodes said: {printed}") };
+    let (lapses, slowest) = seen_by(&mut process);
     println!(
         "{nodes} nodes with a lease of {lease:?}: {share:.1} % of a core, {lost} lost, {lapses} lapses, slowest \
             answer {slowest} ms"
     );
     // For `cargo xtask bench leases`: per cent, nodes, lapses, milliseconds.
     println!("figures {share:.1} {lost} {lapses} {slowest}");
+    server.shutdown().await;
+}
+
+/// Many periodic jobs at one minute: how long after it all are launched, and all placed, and whether a lease is delayed
+/// by that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement: needs optimisation and an idle machine to say anything"]
+async fn periodic() {
+    let (nodes, jobs) = (setting("NODES", 1000), setting("JOBS", 10_000) as usize);
+    let lease = Duration::from_millis(setting("LEASE_MS", 2000) as u64);
+    let dir = tempfile::tempdir().unwrap();
+    let config = server::ServerConfig { data_dir: Some(dir.path().to_owned()), ..Default::default() }.with_lease(lease);
+    let server = server::Server::start(config).await.unwrap();
+    let s = server.handle();
+    let mut process = beating(&s.rpc_addr().to_string());
+    let ready = |state: &state::State| state.nodes().filter(|node| node.ready()).count() == nodes as usize;
+    let first = until(s, "all nodes are ready", ready).await;
+    let indexes: std::collections::HashMap<_, _> = first.nodes().map(|node| (node.id, node.modify_index)).collect();
+    // A minute that leaves time to register them.
+    let unix = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let minute = (unix().as_secs() + 40) / 60 + 1;
+    let spec = format!("{} {} * * *", minute % 60, minute / 60 % 24);
+    let mut submitted = tokio::task::JoinSet::new();
+    for n in 0..jobs {
+        let mut job = batch_job(&format!("nightly-{n}"), 1);
+        resources(&mut job, 1, 10);
+        job.periodic =
+            Some(model::job::Periodic { enabled: Some(true), spec: Some(spec.clone()), ..Default::default() });
+        let s = s.clone();
+        submitted.spawn(async move { submit(&s, job).await });
+        if submitted.len() >= 256 {
+            submitted.join_next().await;
+        }
+    }
+    submitted.join_all().await;
+    let at = Duration::from_secs(minute * 60);
+    assert!(unix() < at, "registering {jobs} jobs took longer than there was time");
+    assert_eq!(s.snapshot().alloc_count(), 0);
+    let children = |state: &state::State| state.jobs().filter(|job| !job.parent_id.is_empty()).count();
+    while s.snapshot().jobs().all(|job| job.parent_id.is_empty()) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let begun = unix().saturating_sub(at);
+    until(s, "all are launched", |state| children(state) == jobs).await;
+    let launched = unix().saturating_sub(at);
+    let last = until(s, "all are placed", |state| state.alloc_count() == jobs).await;
+    let placed = unix().saturating_sub(at);
+    let lost = last.nodes().filter(|node| indexes.get(&node.id) != Some(&node.modify_index)).count();
+    let (lapses, slowest) = seen_by(&mut process);
+    println!(
+        "{jobs} periodic jobs at one minute on {nodes} nodes: the first launched after {begun:?}, all after \
+            {launched:?}, all placed after {placed:?}; {lost} nodes lost, {lapses} lapses, slowest answer {slowest} ms"
+    );
+    // For `cargo xtask bench periodic`: milliseconds, nodes, lapses, milliseconds.
+    println!("figures {} {} {lost} {lapses} {slowest}", launched.as_millis(), placed.as_millis());
     server.shutdown().await;
 }

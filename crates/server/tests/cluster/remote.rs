@@ -232,6 +232,56 @@ async fn a15_an_exit_while_unmanaged_is_counted_once() {
     assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop)), (1, 0));
 }
 
+/// A remote batch task that may take so long.
+fn limited(max: GoDuration) -> model::Job {
+    let mut job = batch_job("far", 1);
+    job.task_groups[0].tasks[0].driver = "far".to_owned();
+    job.task_groups[0].max_run_duration = Some(max);
+    job
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_longest_run_of_a_remote_task_is_the_servers_to_end() {
+    let s = &start_patient().await;
+    let p = Provider::default();
+    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
+    submit(s, limited(GoDuration::from_secs(3600))).await;
+    let before = managed_by(s, "far", &a).await;
+    assert_eq!(before.deadline(), Some(before.began + GoDuration::from_secs(3600).nanos()));
+    let created = s.snapshot().alloc(before.alloc_id).map(|alloc| alloc.create_time);
+    assert_eq!(created, Some(before.began));
+    // A change of the duration alone applies in place, and that one is over.
+    submit(s, limited(GoDuration::from_secs(1))).await;
+    let state = until(s, "the job is dead", |state| state.job(&key("far")).is_some_and(|j| j.status == "dead")).await;
+    let r = record(&state, "far").unwrap();
+    assert_eq!((&r.verdict, r.expired, r.incarnation), (&RemoteVerdict::Complete, true, before.incarnation));
+    assert!(state.allocs_by_job(&key("far")).all(|alloc| alloc.client_status == ClientStatus::Complete));
+    assert!(p.live().is_empty());
+    assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop)), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_longest_run_holds_without_a_manager_and_without_room_for_one() {
+    let s = &start().await;
+    let p = Provider::default();
+    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
+    submit(s, limited(GoDuration::from_secs(3))).await;
+    managed_by(s, "far", &a).await;
+    drop(a);
+    unmanaged(s).await;
+    until(s, "its time is over", |state| record(state, "far").is_some_and(|r| r.expired)).await;
+    assert_eq!(p.live().len(), 1, "nobody reaches it");
+    let mut full = remote_node(2);
+    full.resources.memory.memory_mb = 1;
+    let _b = FakeNode::join(s, full, Fate::Runs, &p).await;
+    until(s, "its end is counted", |state| record(state, "far").is_some_and(|r| r.verdict == RemoteVerdict::Complete))
+        .await;
+    assert!(p.live().is_empty());
+    let _c = FakeNode::join(s, remote_node(3), Fate::Runs, &p).await;
+    until(s, "the job is dead", |state| state.job(&key("far")).is_some_and(|j| j.status == "dead")).await;
+    assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop)), (1, 1));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a17_a_stop_while_nobody_manages_survives_everything() {
     let dir = tempfile::tempdir().unwrap();

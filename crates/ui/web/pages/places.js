@@ -2,6 +2,7 @@ import { useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { read, useLive, write } from "../lib/api.js";
 import { ago, plain, span, unplaced } from "../lib/format.js";
+import { devices } from "../lib/devices.js";
 import { lanes } from "../lib/lanes.js";
 import { allocHref, execHref, filesHref, jobHref, nodeHref, slotHref } from "../lib/routes.js";
 import { Act, Cli, Loaded, Search, State, Table, Title, useFilter } from "../lib/parts.js";
@@ -100,6 +101,11 @@ export function Client({ id }) {
       rows=${Object.entries(n.Drivers ?? {}).filter(([, d]) => d.Detected)} row=${([name, d]) => html`<tr key=${name}>
       <td class="name">${plain(name)}</td><td><${State} word=${d.Healthy ? "healthy" : "failed"} /></td>
       <td>${plain(d.HealthDescription)}</td></tr>`} />
+    ${n.NodeResources?.Devices?.length > 0 && html`<h2>Devices</h2><${Table} heads=${["Device", "Id", "State", "Used by"]}
+      none="Its plugins offer none." rows=${devices(n, allocs)} row=${(d) => html`<tr key=${`${d.name} ${d.id}`}>
+      <td class="name">${plain(d.name)}</td><td>${plain(d.id)}</td>
+      <td><${State} word=${d.healthy ? "healthy" : "failed"} /> ${plain(d.why)}</td>
+      <td>${d.alloc ? html`<a href=${allocHref(d.alloc.ID)}>${plain(d.alloc.Name)}</a>` : "–"}</td></tr>`} />`}
     <h2>Allocations</h2><${Allocs} allocs=${allocs} /><${IfGone} path=${path} name=${n.Name} />
     <${Cli} line=${`drover node status ${n.ID}`} raw=${path} />`}<//>`;
 }

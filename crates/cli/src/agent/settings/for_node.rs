@@ -24,7 +24,7 @@ use super::{
     reader::Reader,
     texts,
 };
-use crate::commands::driver::BUILT_IN;
+use crate::commands::driver::{BUILT_IN, DEVICES};
 
 /// Drivers that every node offers; `mock` only when asked for, since it runs nothing.
 const ALWAYS: &[&str] = &["exec", "raw_exec", "remote_exec"];
@@ -251,6 +251,7 @@ pub(super) fn client_config(
             config.builtin_drivers = BUILT_IN
                 .iter()
                 .filter(|n| config.plugins.contains_key(**n) || offered(n, dev))
+                .chain(DEVICES.iter().filter(|n| config.plugins.contains_key(**n)))
                 .map(|n| PluginCommand {
                     name: (*n).to_owned(),
                     program: program.clone(),

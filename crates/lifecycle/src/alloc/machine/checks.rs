@@ -27,7 +27,7 @@ impl Machine {
         if specs.is_empty() && self.record.checks.is_empty() {
             return;
         }
-        let (tasks, stopping) = (self.task_views(), self.stopping());
+        let (tasks, stopping) = (self.task_views(), self.ending().is_some());
         let mut before = std::mem::take(&mut self.record.checks);
         for spec in specs.iter().filter(|s| stands(s.service, s.task, &tasks, stopping)) {
             let key = spec.key();

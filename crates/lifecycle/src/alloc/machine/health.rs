@@ -14,7 +14,7 @@ impl Machine {
         self.decide_health(now, out);
         // While a task that ends because of another still runs, the reason would precede its end.
         if self.record.unhealthy_untold
-            && task_order::next(&self.specs(), &self.states(), self.stopping()).stop.is_empty()
+            && task_order::next(&self.specs(), &self.states(), self.ending()).stop.is_empty()
         {
             self.record.unhealthy_untold = false;
             self.tell_unhealthy(&Cause::Task, now);
@@ -35,7 +35,7 @@ impl Machine {
 
     fn decide_health(&mut self, now: Now, out: &mut Vec<Effect>) {
         let alloc = &self.record.alloc;
-        if self.record.health.is_some() || alloc.healthy().is_some() || self.stopping() {
+        if self.record.health.is_some() || alloc.healthy().is_some() || self.ending().is_some() {
             return;
         }
         let Some(criteria) = self.criteria() else { return };

@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use model::{GoDuration, GoTime, Restart, RestartCharge, TaskRunState, job::job_type};
+use model::{GoDuration, GoTime, MAX_RUN_EXCEEDED, Restart, RestartCharge, TaskRunState, job::job_type};
 
 use super::{After, Effect, Exit, Kill, Launched, Machine, Now, Phase, Run, StartFailure, Timer, dead};
 use crate::{
     alloc::events,
     restart::{Decision, End},
-    task_order::StopReason,
+    task_order::{Ending, StopReason},
 };
 
 impl Machine {
@@ -250,7 +250,7 @@ impl Machine {
             }
             Timer::Health => self.health_timer = 0,
             // The order of tasks stops the tasks next.
-            Timer::GroupDelay => {}
+            Timer::GroupDelay | Timer::Deadline => {}
             // A timer from before the last contact does not count.
             Timer::CutOff { since } => self.stop_local |= since == self.cut_off_since,
         }
@@ -259,11 +259,12 @@ impl Machine {
     /// Stops a task. True when this changes the task's state.
     pub(super) fn stop(&mut self, task: &Arc<str>, reason: &StopReason, now: Now, out: &mut Vec<Effect>) -> bool {
         let timeout = self.kill_timeout(task);
+        let said = self.kill_reason();
         let Some(slot) = self.slots.get_mut(task) else {
             return false;
         };
         let why = match reason {
-            StopReason::AllocStopped => None,
+            StopReason::AllocStopped | StopReason::Expired => None,
             StopReason::SiblingFailed(sibling) => Some(events::sibling_failed(now.time, sibling)),
             StopReason::LeaderDead(_) => Some(events::leader_dead(now.time)),
             StopReason::MainTasksDead => Some(events::main_dead(now.time)),
@@ -313,7 +314,7 @@ impl Machine {
                     events::push(&mut slot.record.state, why);
                 }
                 if begun {
-                    events::push(&mut slot.record.state, events::killing(now.time, timeout, ""));
+                    events::push(&mut slot.record.state, events::killing(now.time, timeout, said));
                     return false;
                 }
                 match (slot.phase, &slot.record.run) {
@@ -336,6 +337,7 @@ impl Machine {
         let timeout = self.kill_timeout(task);
         let delay = self.task(task).map_or(GoDuration::ZERO, |t| t.shutdown_delay);
         let skip = self.skips_delays();
+        let reason = self.kill_reason();
         let Some(slot) = self.slots.get_mut(task) else {
             return;
         };
@@ -344,7 +346,7 @@ impl Machine {
             return;
         };
         if kill.after == After::Die {
-            events::push(&mut slot.record.state, events::killing(now.time, timeout, ""));
+            events::push(&mut slot.record.state, events::killing(now.time, timeout, reason));
         }
         if delay.nanos() > 0 {
             events::push(&mut slot.record.state, events::shutdown_delay(now.time, delay, skip));
@@ -370,6 +372,11 @@ impl Machine {
             kill.sent = true;
             out.push(Effect::Stop { task: task.clone(), run: run.id.clone(), signal, timeout });
         }
+    }
+
+    /// What the event of a stop says instead of its usual text.
+    fn kill_reason(&self) -> &'static str {
+        if self.ending() == Some(Ending::Expired) { MAX_RUN_EXCEEDED } else { "" }
     }
 
     /// Whether to skip the wait between the end of the registration and the signal.
@@ -401,8 +408,8 @@ impl Machine {
         now: Now,
         out: &mut Vec<Effect>,
     ) {
-        let stopping = self.stopping();
-        let Some(slot) = self.slots.get_mut(task).filter(|s| !s.remote && !stopping) else {
+        let ending = self.ending().is_some();
+        let Some(slot) = self.slots.get_mut(task).filter(|s| !s.remote && !ending) else {
             return;
         };
         match slot.phase {

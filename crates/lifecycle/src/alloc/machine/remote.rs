@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use model::{GoDuration, GoTime, Observed, TaskRunState, remote::RemoteVerdict};
+use model::{GoDuration, GoTime, MAX_RUN_EXCEEDED, Observed, TaskRunState, remote::RemoteVerdict};
 
 use super::{Machine, Now, RemoteView, dead};
 use crate::alloc::events;
@@ -14,6 +14,7 @@ impl Machine {
             return;
         };
         slot.released = false;
+        self.record.expired |= view.expired;
         let known = slot.seen.is_some();
         let before = slot.seen.replace(view.clone()).unwrap_or_default();
         let record = &mut *slot.record;
@@ -53,10 +54,8 @@ impl Machine {
                         );
                     }
                     if view.stopping && !before.stopping {
-                        events::push(
-                            state,
-                            events::killing(now.time, GoDuration::ZERO, "Stopped by order of the servers"),
-                        );
+                        let why = if view.expired { MAX_RUN_EXCEEDED } else { "Stopped by order of the servers" };
+                        events::push(state, events::killing(now.time, GoDuration::ZERO, why));
                     }
                 }
                 Observed::Unknown { ref why, .. } => {

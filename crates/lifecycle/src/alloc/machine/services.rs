@@ -42,7 +42,7 @@ impl Machine {
 
     /// Whether the allocation is being stopped, for any reason.
     pub fn is_stopping(&self) -> bool {
-        self.stopping()
+        self.ending().is_some()
     }
 
     pub(super) fn service_problem(&mut self, service: &str, why: &str, now: Now) {

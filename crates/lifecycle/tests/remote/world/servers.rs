@@ -36,6 +36,7 @@ impl World {
                 manager: Some(Manager { node_id: node_id(a.node), alloc_id: a.id }),
                 previous_ended: self.allocs.iter().any(ended),
                 keep_counters: false,
+                created_at: 0,
             });
         let leased = self.leased.clone();
         let draining: Vec<bool> = self.nodes.iter().map(|n| n.draining).collect();

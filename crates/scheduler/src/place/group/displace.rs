@@ -68,7 +68,8 @@ impl GroupPlacer<'_, '_> {
                 true => Ok(NetworkGrant::default()),
                 false => self.ports.grant(&capacity, self.overlay.ports(slot), self.ids),
             };
-            let Ok(grant) = grant else {
+            // Nothing is displaced for its devices, but those that leave leave theirs.
+            let Some(grant) = grant.ok().filter(|_| self.assigned(slot).is_some()) else {
                 self.put_back(&made);
                 self.rooms.known[i] = Known::No;
                 continue;
@@ -183,8 +184,8 @@ impl GroupPlacer<'_, '_> {
         let (ask, _) = self.feasible(slot);
         // Cores, sessions and the number of allocations.
         let fits = self.lacking(slot, ask).is_none();
-        let (fit, anti, affinity) = self.parts(slot, &mut ([0; 4], f64::NAN));
-        let others = [anti, affinity].into_iter().filter(|part| *part != 0.0);
+        let (fit, anti, affinity, devices) = self.parts(slot, &mut ([0; 4], f64::NAN));
+        let others = [anti, affinity, devices].into_iter().filter(|part| *part != 0.0);
         let (sum, parts) = others.chain([score]).fold((fit, 1), |(sum, parts), part| (sum + part, parts + 1));
         let made = Made { leaving, sum, parts, part: score };
         self.put_back(&made);
