@@ -39,7 +39,7 @@ use crate::reattach::{self, Record};
 use crate::reload::{Order, Reloaded};
 use crate::scope::Mark;
 use crate::serves::{self, Serves};
-use crate::session::{self, Running, Session};
+use crate::session::{self, DEVICES, Running, Session};
 use crate::stderr::Tail;
 use crate::types::{DriverEvent, DriverFingerprint};
 
@@ -438,6 +438,8 @@ impl Supervisor {
         if let Some((channel, identity)) = reached
             && record.digest == digest
             && !common.anew.contains(&record.driver)
+            // A device plugin keeps nothing that its successor lacks, and some tell each change once only.
+            && !record.driver.starts_with(DEVICES)
         {
             OutputPipes::new(&common.state_dir, &spec.name).reopen(&spec.name, &process.stderr);
             tracing::info!(

@@ -217,6 +217,11 @@ impl GroupRules {
         Ok(())
     }
 
+    /// Whether an allocation of the group may stay on that node: it has its devices, healthy or not.
+    pub(crate) fn still_meets(&self, node: &Node) -> bool {
+        self.in_scope(node) && self.class_meets(node).is_ok() && self.broken(&self.unique, node).is_ok()
+    }
+
     fn broken(&self, rules: &[Rule], node: &Node) -> Result<(), String> {
         rules.iter().find(|r| !r.holds(node, &self.region)).map_or(Ok(()), |r| Err(r.text().to_owned()))
     }

@@ -111,7 +111,10 @@ impl System<'_> {
         let mut counts = DesiredUpdates::default();
         let rules = GroupRules::new(self.state, self.job, group);
         let mut places: BTreeMap<Place, BTreeSet<NodeId>> = BTreeMap::new();
-        for node in self.state.nodes().filter(|n| n.ready() && rules.node_meets(n).is_ok()) {
+        // Where one is, its devices are given already.
+        let there: BTreeSet<NodeId> = allocs.iter().filter(|a| !a.terminal()).map(|a| a.node_id).collect();
+        let meets = |n: &Node| if there.contains(&n.id) { rules.still_meets(n) } else { rules.node_meets(n).is_ok() };
+        for node in self.state.nodes().filter(|n| n.ready() && meets(n)) {
             if let Some(place) = place_of(node, group) {
                 places.entry(place).or_default().insert(node.id);
             }
@@ -331,7 +334,7 @@ impl System<'_> {
             counts.migrate += 1;
             return replacing(why::MIGRATING, remote::only_remote(a));
         }
-        let fits = self.state.node(a.node_id).is_some_and(|n| rules.node_meets(n).is_ok());
+        let fits = self.state.node(a.node_id).is_some_and(|n| rules.still_meets(n));
         let older = a.job_version != self.job.version;
         if !self.differs(group, a) && (fits || !older) {
             self.follow(a, counts);

@@ -785,7 +785,7 @@ impl Reconciler<'_> {
                 continue;
             }
             let rules = rules.get_or_insert_with(|| feasible::GroupRules::new(self.state, self.job, group));
-            let fits = !differs && self.state.node(a.node_id).is_some_and(|n| rules.node_meets(n).is_ok());
+            let fits = !differs && self.state.node(a.node_id).is_some_and(|n| rules.still_meets(n));
             if fits {
                 counts.in_place_update += 1;
                 let mut a = Allocation::clone(a);

@@ -299,10 +299,32 @@ fn a_sick_device_is_not_given_and_its_task_stays() {
     w.apply(vec![Change::RegisterNode(Box::new(node))]);
     w.run();
     assert_eq!(w.live().len(), 1, "{}", w.show());
+    let before = w.at(0);
+    let mut in_place = job.clone();
+    in_place.task_groups[0].tasks[0].kill_timeout = Some(model::GoDuration::from_secs(7));
+    w.submit(&in_place);
+    assert_eq!((w.at(0).id, w.at(0).job_version), (before.id, 1), "{}", w.show());
     let mut other = with_device(service(1), "nvidia/gpu", 1);
     other.id = "other".into();
     let d = w.submit_as(&other);
     assert_eq!(d.failed_groups["g"].constraint_filtered.get("missing devices"), Some(&1));
+}
+
+#[test]
+fn a_system_job_keeps_its_device_while_its_plugin_is_away() {
+    let mut w = World::new("n1 devices=nvidia/gpu/T4:a");
+    let mut job = with_device(service(1), "gpu", 1);
+    job.kind = "system".into();
+    w.submit(&job);
+    let before = w.at(0);
+    let mut node = model::Node::clone(w.state.node(node_id("n1")).expect("registered"));
+    node.resources.devices.clear();
+    w.apply(vec![Change::RegisterNode(Box::new(node))]);
+    w.run();
+    job.task_groups[0].tasks[0].kill_timeout = Some(model::GoDuration::from_secs(7));
+    w.submit(&job);
+    let live: Vec<_> = w.live().iter().map(|a| (a.id, a.job_version)).collect();
+    assert_eq!(live, [(before.id, 1)], "{}", w.show());
 }
 
 #[test]
