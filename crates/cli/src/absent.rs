@@ -8,10 +8,6 @@ const ABSENT: &[(&[&str], &str)] = &[
     (&["operator", "autopilot", "get-config"], NO_AUTOPILOT),
     (&["operator", "autopilot", "set-config"], NO_AUTOPILOT),
     (&["operator", "client-state"], "A running node tells what it has: `drover node audit`."),
-    (
-        &["operator", "debug"],
-        "`drover monitor`, `drover agent-info` and `drover node audit` show what it would collect.",
-    ),
     (&["operator", "gossip", "keyring", "install"], NO_GOSSIP),
     (&["operator", "gossip", "keyring", "list"], NO_GOSSIP),
     (&["operator", "gossip", "keyring", "remove"], NO_GOSSIP),
@@ -81,7 +77,7 @@ mod tests {
 
     #[test]
     fn the_reason_is_told_for_every_word_below() {
-        assert!(reason(&["operator"], "debug").is_some_and(|why| why.contains("agent-info")));
+        assert!(reason(&["operator"], "client-state").is_some_and(|why| why.contains("node audit")));
         assert!(reason(&["operator", "raft"], "info").is_some() && reason(&["operator", "raft"], "infos").is_none());
         assert_eq!(reason(&["job"], "var"), None);
     }

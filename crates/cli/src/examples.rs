@@ -374,6 +374,11 @@ drover operator api /v1/jobs    read any path of the API
 drover operator api -filter 'Status==running' /v1/jobs    filter by an expression
 drover operator api -X PUT /v1/system/gc    use another method"
         }
+        ["debug"] => {
+            "\
+drover operator debug -duration 2m    capture two minutes of the cluster in one archive
+drover operator debug -node-id a1b2c3d4 -server-id leader -event-topic Allocation    one node, the leader, events"
+        }
         ["metrics"] => "drover operator metrics -format prometheus    print the metrics of an agent for Prometheus",
         ["autopilot", "health"] => {
             "\

@@ -38,6 +38,7 @@ mod node_meta;
 mod node_pool;
 mod node_preview;
 pub(crate) mod operator;
+mod operator_debug;
 mod operator_keyring;
 mod operator_recover;
 mod operator_servers;

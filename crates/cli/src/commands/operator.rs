@@ -21,6 +21,8 @@ pub(crate) enum Command {
     /// Show how the servers are
     #[command(subcommand)]
     Autopilot(super::operator_servers::Autopilot),
+    /// Capture logs, lists and metrics of the cluster in one archive
+    Debug(Box<super::operator_debug::Args>),
     /// Work with the key that servers of one store share
     #[command(subcommand)]
     Gossip(Gossip),
@@ -149,6 +151,7 @@ pub(crate) struct SetConfig {
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Api(args) => api(args).await,
+        Command::Debug(args) => super::operator_debug::run(*args).await,
         Command::Metrics { api, kind, .. } if kind == "prometheus" => {
             output::bytes(api.conn()?.text(call::metrics().with("format", kind)).await?.as_bytes());
             Ok(ExitCode::SUCCESS)

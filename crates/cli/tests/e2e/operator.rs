@@ -324,3 +324,70 @@ fn an_answer_of_the_api_that_goes_on_is_printed_as_it_comes() {
     drop(lines);
     reader.join().expect("the reader");
 }
+
+#[test]
+fn a_fault_is_told_by_one_archive_without_secrets() {
+    let agent = Agent::start("name = \"here\"\n");
+    agent.run(
+        "job \"told\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"raw_exec\"\n      env {\n        \
+         PASSWORD = \"canary-of-the-job\"\n      }\n      config {\n        command = \"/bin/sleep\"\n        \
+         args = [\"600\"]\n      }\n    }\n  }\n}\n",
+    );
+    agent.alloc("told", "running");
+    agent.cli_ok(&["var", "put", "-force", "told", "key=canary-of-the-variable"]);
+    let place = tempfile::tempdir().expect("a directory");
+    let out = place.path().display().to_string();
+    let short = ["operator", "debug", "-duration", "1500ms", "-interval", "1s"];
+    let said = agent.cli_ok(&[&short[..], &["-output", &out, "-event-topic", "Job"]].concat());
+    let dir = std::fs::read_dir(place.path()).expect("it is there").next().expect("one").expect("an entry").path();
+    assert!(said.contains(&format!("files in {}", dir.display())), "{said}");
+    let index: Value =
+        serde_json::from_str(&std::fs::read_to_string(dir.join("index.json")).expect("an index")).expect("JSON");
+    assert_eq!(index["Failed"], json!([]), "{index}");
+    let node = agent.get("/v1/nodes").expect("nodes")[0]["ID"].as_str().expect("an id").to_owned();
+    let files: Vec<String> = serde_json::from_value(index["Files"].clone()).expect("names");
+    for file in [
+        "cluster/autopilot-health.json".to_owned(),
+        format!("client/{node}/monitor.log"),
+        format!("client/{node}/audit.json"),
+        "interval/0000/jobs.json".to_owned(),
+        "interval/0001/metrics.json".to_owned(),
+        "eventstream.json".to_owned(),
+    ] {
+        assert!(files.contains(&file), "{file}: {files:?}");
+    }
+    assert!(files.iter().any(|file| file.starts_with("server/") && file.ends_with("/monitor.log")), "{files:?}");
+    for file in &files {
+        let text = std::fs::read_to_string(dir.join(file)).expect(file);
+        assert!(!text.contains("canary-of-the"), "{file} has a secret");
+        if file.starts_with("interval/0000/jobs") {
+            assert!(text.contains("told"), "{text}");
+        }
+    }
+    // As one file.
+    let output = Command::new(drover())
+        .args([&short[..], &["-node-id", "here", "-server-id", "leader"]].concat())
+        .env("DROVER_ADDR", agent.address())
+        .current_dir(place.path())
+        .output()
+        .expect("runs");
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let archive = said.trim().rsplit(' ').next().expect("a name").to_owned();
+    assert!(archive.ends_with(".tar.gz"), "{said}");
+    let listed = Command::new("tar").arg("tzf").arg(place.path().join(&archive)).output().expect("tar");
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.contains("/index.json") && listed.contains("/server/leader/monitor.log"), "{listed}");
+    assert!(!place.path().join(archive.trim_end_matches(".tar.gz")).exists(), "only the archive stays");
+    let mut found = Vec::new();
+    open_to_others(place.path(), &mut found);
+    assert!(found.is_empty(), "others can open {found:?}");
+    // What cannot be captured is told, and the rest is kept.
+    let output = agent.cli(&[&short[..], &["-output", &out, "-server-id", "nobody"]].concat());
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("server/nobody/monitor.log"), "{output:?}");
+    for wrong in [["-duration", "0s"], ["-interval", "10m"]] {
+        let output = agent.cli(&["operator", "debug", "-output", &out, wrong[0], wrong[1]]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+    }
+}

@@ -19,8 +19,12 @@ impl Work {
         if self.deleted {
             return;
         }
-        self.expire();
+        // An end that came before the deadline and is told after it is the task's own.
+        if !self.ended_in_time() {
+            self.expire();
+        }
         self.count_exit();
+        self.expire();
         let early = mutated(Mutation::NextBeforeEnd) && self.r.next.is_some();
         if !(self.r.settled() || early) {
             return;
@@ -67,6 +71,11 @@ impl Work {
                 None => self.because("the restart waits for a manager"),
             }
         }
+    }
+
+    fn ended_in_time(&self) -> bool {
+        let deadline = self.r.deadline();
+        matches!(&self.r.observed, Observed::Exited { at, .. } if *at > 0 && deadline.is_some_and(|end| *at < end))
     }
 
     /// Ends a task whose `max_run_duration` is over: its instance is stopped, or what would have followed it does not.

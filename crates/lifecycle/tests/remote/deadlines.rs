@@ -2,7 +2,7 @@
 
 use lifecycle::remote::{Context, Event, order_for_node, reconcile::needs_executor, transition, wake_at};
 use model::{
-    DesiredRemote, GoDuration, Observed, RemotePolicy, RemoteReport, RemoteTask, RemoteVerdict, RemoteWanted,
+    DesiredRemote, GoDuration, Observed, RemotePolicy, RemoteReport, RemoteTask, RemoteVerdict, RemoteWanted, Restart,
     remote::RemoteRole,
 };
 
@@ -85,4 +85,38 @@ fn a_restart_does_not_extend_the_time_of_a_task() {
     }));
     let r = transition(&slot_key(0), Some(&limited()), &replaced, cx()).record.expect("a record");
     assert_eq!(wake_at(&r), None, "it is being replaced");
+}
+
+#[test]
+fn an_end_before_the_deadline_is_the_tasks_own_also_when_it_is_told_late() {
+    let ends = |attempts, code| {
+        let mut r = limited();
+        r.policy = RemotePolicy {
+            batch: true,
+            restart: Restart { attempts: Some(attempts), mode: Some("fail".into()), ..Restart::default() },
+            ..RemotePolicy::clone(&r.policy)
+        }
+        .into();
+        let exited = Observed::Exited { code, signal: 0, oom_killed: false, reason: "".into(), at: 69_000_000_000 };
+        let report = RemoteReport {
+            slot: slot_key(0),
+            incarnation: r.incarnation,
+            epoch: r.epoch,
+            provider: "fake".to_owned(),
+            observed: exited,
+            ..RemoteReport::default()
+        };
+        let from = r.manager.expect("it is managed").node_id;
+        let late = Context { now: 75_000_000_000, ..cx() };
+        transition(&slot_key(0), Some(&r), &Event::Report { from, report: Box::new(report) }, late)
+            .record
+            .expect("a record")
+    };
+    let failed = ends(0, 1);
+    assert!(matches!(failed.verdict, RemoteVerdict::Failed { .. }) && !failed.expired, "{:?}", failed.verdict);
+    let done = ends(0, 0);
+    assert_eq!((&done.verdict, done.expired), (&RemoteVerdict::Complete, false));
+    // It would be restarted, and there is no time left for that.
+    let restarts = ends(3, 1);
+    assert_eq!((&restarts.verdict, restarts.expired), (&RemoteVerdict::Complete, true));
 }
