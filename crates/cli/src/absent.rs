@@ -5,6 +5,10 @@ const ABSENT: &[(&[&str], &str)] = &[
     (&["alloc", "pause"], ENTERPRISE),
     (&["deployment", "unblock"], ENTERPRISE),
     (&["license"], "Drover needs no licence."),
+    (
+        &["monitor", "export"],
+        "An agent's older log is in its log_file or its journal. `drover monitor` follows the log from now on.",
+    ),
     (&["operator", "autopilot", "get-config"], NO_AUTOPILOT),
     (&["operator", "autopilot", "set-config"], NO_AUTOPILOT),
     (&["operator", "client-state"], "A running node tells what it has: `drover node audit`."),
@@ -21,6 +25,10 @@ const ABSENT: &[(&[&str], &str)] = &[
             list-peers` shows it.",
     ),
     (&["operator", "raft", "state"], NO_RAFT),
+    (
+        &["operator", "snapshot", "redact"],
+        "`drover operator snapshot state` prints the state in a snapshot without keys and secrets.",
+    ),
     (
         &["plugin"],
         "There are no CSI plugins yet. `drover node status NODE` shows drivers, `drover driver check` examines one.",
@@ -50,6 +58,12 @@ const NO_AUTOPILOT: &str = "There is nothing to configure: etcd decides which se
 const NO_RAFT: &str = "There is no Raft between servers: etcd decides which one leads. `drover operator autopilot \
     health` shows its members.";
 
+/// Each command, or the words that all below begin with, and what is said about it.
+#[cfg(test)]
+pub(crate) fn table() -> impl Iterator<Item = (&'static [&'static str], &'static str)> {
+    ABSENT.iter().copied()
+}
+
 /// What is said when somebody types this command, whose last word is `word`.
 pub(crate) fn reason(path: &[&str], word: &str) -> Option<&'static str> {
     let words: Vec<&str> = path.iter().copied().chain([word]).collect();
@@ -71,6 +85,69 @@ mod tests {
                 let typed = crate::argv::rewrite(line, &tree);
                 let (leaf, _) = crate::argv::leaf(&tree, &typed);
                 assert!(!leaf.is_subcommand_required_set() && leaf.get_name() != "drover", "{command}");
+            }
+        }
+    }
+
+    /// The commands of Nomad 2.0's community edition, by the words before the last.
+    const OF_NOMAD: &[(&str, &str)] = &[
+        ("", "agent agent-info check fmt login monitor status ui version"),
+        ("acl", "bootstrap"),
+        ("acl auth-method", "create delete info list update"),
+        ("acl binding-rule", "create delete info list update"),
+        ("acl policy", "apply delete info list self"),
+        ("acl role", "create delete info list update"),
+        ("acl token", "create delete info list self update"),
+        ("alloc", "checks exec fs logs restart signal status stop"),
+        ("config", "validate"),
+        ("deployment", "fail list pause promote resume status unblock"),
+        ("eval", "delete list status"),
+        (
+            "job",
+            "action allocs deployments dispatch eval history init inspect plan promote restart revert run scale \
+             scaling-events start status stop validate",
+        ),
+        ("job periodic", "force"),
+        ("job tag", "apply unset"),
+        ("monitor", "export"),
+        ("namespace", "apply delete inspect list status"),
+        ("node", "config drain eligibility status"),
+        ("node identity", "get renew"),
+        ("node intro", "create"),
+        ("node meta", "apply read"),
+        ("node pool", "apply delete info init jobs list nodes"),
+        ("operator", "api client-state debug metrics"),
+        ("operator autopilot", "get-config health set-config"),
+        ("operator gossip keyring", "generate install list remove use"),
+        ("operator raft", "info list-peers logs migrate-backend remove-peer state transfer-leadership"),
+        ("operator root keyring", "list remove rotate"),
+        ("operator scheduler", "get-config set-config"),
+        ("operator snapshot", "inspect redact restore save state"),
+        ("plugin", "status"),
+        ("scaling policy", "info list"),
+        ("server", "force-leave join members"),
+        ("service", "delete info list"),
+        ("setup", "consul vault"),
+        ("system", "gc"),
+        ("system reconcile", "summaries"),
+        ("tls ca", "create info"),
+        ("tls cert", "create info"),
+        ("var", "get init list lock purge put"),
+        ("volume", "create delete deregister detach init register status"),
+        ("volume claim", "delete list"),
+        ("volume snapshot", "create delete list"),
+    ];
+
+    #[test]
+    fn every_command_of_nomad_is_there_or_has_a_reason() {
+        let tree = crate::command();
+        for (before, last) in OF_NOMAD {
+            let before: Vec<&str> = before.split_whitespace().collect();
+            for word in last.split_whitespace() {
+                let words = before.iter().copied().chain([word]);
+                let there = words.clone().try_fold(&tree, |at, word| at.find_subcommand(word)).is_some();
+                let known = there || reason(&before, word).is_some();
+                assert!(known, "drover {} is neither there nor absent by name", words.collect::<Vec<_>>().join(" "));
             }
         }
     }

@@ -73,6 +73,17 @@ pub(crate) fn answer(error: &clap::Error, tree: &Command, args: &[String]) -> Ex
                 return ExitCode::from(if path.is_empty() { NO_COMMAND } else { 1 });
             }
         }
+        // A word below a command that has none below it, as `monitor export`.
+        ErrorKind::UnknownArgument => {
+            if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) {
+                let (_, words) = argv::leaf(tree, args);
+                let path: Vec<&str> = args[1..words].iter().map(String::as_str).collect();
+                if absent::reason(&path, word).is_some() {
+                    output::note(&no_command(tree, &path, word));
+                    return ExitCode::from(1);
+                }
+            }
+        }
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // A closed pipe is nobody's problem.
             drop(error.print());

@@ -142,9 +142,9 @@ fn endpoints() -> String {
     let mut out = String::from("| path | method | what it does | what its caller needs |\n|---|---|---|---|\n");
     for endpoint in server_http::endpoints().filter(|endpoint| !endpoint.pattern.starts_with("/ui")) {
         for verb in endpoint.verbs {
-            let what = if verb.refused { "*refused by name*" } else { verb.doc };
+            let what = if verb.refused { format!("*refused by name*: {}", verb.doc) } else { verb.doc.to_owned() };
             let path = code(&endpoint.pattern.replace('*', ":"));
-            let _ = writeln!(out, "| {path} | {} | {} | {} |", verb.method, cell(what), cell(&verb.needs));
+            let _ = writeln!(out, "| {path} | {} | {} | {} |", verb.method, cell(&what), cell(&verb.needs));
         }
     }
     out
@@ -263,6 +263,20 @@ fn refused() -> String {
         let _ = writeln!(text, "| {place} | {} | {} |", code(feature), cell(reason));
     }
     text
+}
+
+/// Commands of Nomad's that are not there, with what is said when somebody types one.
+fn absent() -> String {
+    let mut text = "| command of Nomad | instead |\n|---|---|\n".to_owned();
+    for (words, why) in crate::absent::table() {
+        let _ = writeln!(text, "| {} | {} |", code(&words.join(" ")), cell(why));
+    }
+    text
+}
+
+#[test]
+fn the_list_of_absent_commands_is_current() {
+    check("../compatibility.md", "absent", &absent());
 }
 
 #[test]

@@ -9,11 +9,29 @@ use crate::{
 };
 
 macro_rules! unsupported {
-    ($($name:ident: $feature:literal, $reason:literal;)*) => {$(
-        pub(crate) async fn $name(_: Ctx) -> Result<Reply, HttpError> {
-            Err(HttpError::unsupported($feature, $reason))
-        }
-    )*};
+    ($($name:ident: $feature:literal, $reason:literal;)*) => {
+        $(
+            pub(crate) async fn $name(_: Ctx) -> Result<Reply, HttpError> {
+                Err(HttpError::unsupported($feature, $reason))
+            }
+        )*
+        /// What each refuses, and the reason, as its answer has them.
+        const SAID: &[(&str, &str)] = &[$((stringify!($name), concat!($feature, "; ", $reason))),*];
+    };
+}
+
+/// Those with an answer of their own.
+const OWN: &[(&str, &str)] = &[
+    ("enterprise", "it is a Nomad Enterprise feature"),
+    ("alloc_pause", "it is a Nomad Enterprise feature"),
+    ("license", "no licence is needed; the answer is empty"),
+    ("acl", "there is no such endpoint of access control"),
+];
+
+/// What is refused and why, by the path of its handler.
+pub(crate) fn reason(handler: &str) -> &'static str {
+    let name = handler.rsplit("::").next().unwrap_or_default().trim();
+    SAID.iter().chain(OWN).find(|(known, _)| *known == name).map_or("", |(_, why)| why)
 }
 
 unsupported! {

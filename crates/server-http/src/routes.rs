@@ -104,7 +104,7 @@ pub struct Answered {
     pub refused: bool,
     /// What its caller needs while ACLs are on, in Markdown.
     pub needs: String,
-    /// What it does, in a sentence; empty where there is nothing to say.
+    /// What it does, in a sentence, or what is refused and why; empty where there is nothing to say.
     pub doc: &'static str,
 }
 
@@ -116,7 +116,7 @@ pub fn endpoints() -> impl Iterator<Item = Endpoint> {
             method: verbs.shown(),
             refused: *refused,
             needs: needs.shown(),
-            doc,
+            doc: if *refused { crate::refused::reason(doc) } else { doc },
         });
         Endpoint { pattern: route.pattern, verbs: verbs.collect() }
     })
@@ -127,7 +127,8 @@ macro_rules! routes {
         pub(crate) const ROUTES: &[Route] = &[$(
             Route { pattern: $pattern, verbs: &[$((Verbs::$verb, needs!($needs), routes!(@handler $needs $entry))),+] },
         )*];
-        /// What the reference says of each, as they stand in [`ROUTES`]: it is refused, and what it does.
+        /// What the reference says of each, as they stand in [`ROUTES`]: it is refused and by which handler, or what it
+        /// does.
         const TOLD: &[&[(bool, &str)]] = &[$(&[$(routes!(@told $entry)),+]),*];
     };
     (@handler (handler $needs:literal) [$name:ident $(($body:ty))? -> $reply:ty = $handler:path,
@@ -139,7 +140,7 @@ macro_rules! routes {
     (@handler $needs:tt [other $handler:path, $doc:literal]) => { |ctx| Box::pin($handler(ctx)) };
     (@handler $needs:tt [$name:ident $(($body:ty))? -> $reply:ty = $handler:path,
         $doc:literal]) => { |ctx| Box::pin($handler(ctx)) };
-    (@told [refused $handler:path]) => { (true, "") };
+    (@told [refused $handler:path]) => { (true, stringify!($handler)) };
     (@told [other $handler:path, $doc:literal]) => { (false, $doc) };
     (@told [$name:ident $(($body:ty))? -> $reply:ty = $handler:path, $doc:literal]) => { (false, $doc) };
 }

@@ -588,3 +588,30 @@ async fn the_last_hour_begins_with_the_server() {
         c.until("/v1/metrics/trends", "a point", |points| points.as_array().is_some_and(|p| !p.is_empty())).await;
     assert!(points[0]["Time"].as_i64() > Some(0) && points[0]["NodesReady"] == 0, "{points}");
 }
+
+/// What the reference says of a refused endpoint is what its answer says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_refused_endpoint_answers_with_the_reason_that_the_reference_has() {
+    let c = Cluster::start().await;
+    let mut seen = 0;
+    for endpoint in server_http::endpoints() {
+        let path = endpoint.pattern.split('/').map(|part| if part.starts_with([':', '*']) { "x" } else { part });
+        let path = path.collect::<Vec<_>>().join("/");
+        for verb in endpoint.verbs.iter().filter(|verb| verb.refused) {
+            assert!(!verb.doc.is_empty(), "{path} has no reason");
+            let method = if verb.method == "any" { "GET" } else { verb.method };
+            let raw = c.send(method.parse().expect("a method"), &path, &[], "{}").await;
+            let text = raw.text();
+            let said = match verb.doc.split_once("; ") {
+                Some(_) if raw.status == StatusCode::NOT_IMPLEMENTED => text.contains(verb.doc),
+                _ if verb.doc.contains("Enterprise") => text.contains("Enterprise only"),
+                _ if verb.doc.contains("licence") => raw.status == StatusCode::NO_CONTENT,
+                // This agent has ACLs off, which is said first.
+                _ => verb.doc.contains("access control") && text == "ACL support disabled",
+            };
+            assert!(said, "{method} {path}: {} {text}, but {}", raw.status, verb.doc);
+            seen += 1;
+        }
+    }
+    assert!(seen > 20, "only {seen} are refused");
+}
