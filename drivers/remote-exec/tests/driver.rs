@@ -167,6 +167,33 @@ async fn results_are_kept_until_acknowledged() {
     assert_eq!(read_log(&second, &made.handle, 0, false).await.1, "done\n", "it did not run again");
 }
 
+/// A channel that breaks ends its requests anywhere. The manager then hears that the instance is gone, and asks for it
+/// never again.
+#[tokio::test]
+async fn an_acknowledgement_that_was_cut_off_leaves_no_files() {
+    let world = World::new();
+    let manager = world.manager().await;
+    let dir = |name: &str| world.root().join("instances").join(world.key(name));
+    for name in ["listed", "opened"] {
+        let made = manager.ensure(world.ensure(name, 1, "exit 0")).await.unwrap();
+        manager.stop(&made.handle, 1, now()).await.unwrap();
+        let intent = std::fs::read(dir(name).join("instance.json")).unwrap();
+        manager.acknowledge(&made.handle, 1).await.unwrap();
+        // What is on disk right after the mark.
+        std::fs::create_dir_all(dir(name).join("task/secrets")).unwrap();
+        std::fs::write(dir(name).join("task/secrets/token"), "secret").unwrap();
+        std::fs::write(dir(name).join("instance.json"), intent).unwrap();
+        assert_eq!(left(&world, name), ["executor", "instance.json", "retired", "task"]);
+        match name {
+            "listed" => assert!(manager.list("cluster-1", "", 10).await.unwrap().instances.is_empty()),
+            // The next channel.
+            _ => drop(world.manager().await),
+        }
+        assert_eq!(left(&world, name), ["executor", "retired"], "{name}");
+        is_sealed(manager.ensure(world.ensure(name, 2, "exit 0")).await);
+    }
+}
+
 #[tokio::test]
 async fn a_killed_executor_is_an_exit_with_the_reason() {
     let world = World::new();

@@ -102,26 +102,8 @@ impl Place {
     pub(super) fn hold(&self) -> Answer<Held> {
         let begun = Instant::now();
         loop {
-            match std::fs::DirBuilder::new().mode(0o700).create(&self.dir) {
-                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(unclear("create", &self.dir)(e)),
-                _ => {}
-            }
-            let opened = match File::open(&self.dir) {
-                // The former holder has removed it.
-                Err(e) if e.kind() == io::ErrorKind::NotFound && begun.elapsed() < PATIENCE => continue,
-                other => other.map_err(unclear("open", &self.dir))?,
-            };
-            match flock(&opened, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {
-                    let same = |m: std::fs::Metadata| {
-                        opened.metadata().is_ok_and(|o| (o.dev(), o.ino()) == (m.dev(), m.ino()))
-                    };
-                    if std::fs::metadata(&self.dir).is_ok_and(same) {
-                        return Ok(Held { dir: self.dir.clone(), _lock: opened });
-                    }
-                }
-                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(unclear("lock", &self.dir)(e.into())),
+            if let Some(held) = self.try_hold()? {
+                return Ok(held);
             }
             if begun.elapsed() > PATIENCE {
                 return Err(Refusal::CouldNotAsk(format!(
@@ -131,6 +113,29 @@ impl Place {
                 )));
             }
             std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// As [`Place::hold`], without waiting: `None` while another change holds the instance.
+    pub(super) fn try_hold(&self) -> Answer<Option<Held>> {
+        match std::fs::DirBuilder::new().mode(0o700).create(&self.dir) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(unclear("create", &self.dir)(e)),
+            _ => {}
+        }
+        let opened = match File::open(&self.dir) {
+            // The former holder has removed it.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(unclear("open", &self.dir))?,
+        };
+        match flock(&opened, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {
+                let same =
+                    |m: std::fs::Metadata| opened.metadata().is_ok_and(|o| (o.dev(), o.ino()) == (m.dev(), m.ino()));
+                let there = std::fs::metadata(&self.dir).is_ok_and(same);
+                Ok(there.then(|| Held { dir: self.dir.clone(), _lock: opened }))
+            }
+            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => Ok(None),
+            Err(e) => Err(unclear("lock", &self.dir)(e.into())),
         }
     }
 }

@@ -152,8 +152,11 @@ impl Runtime {
         for key in self.keys()?.into_iter().filter(|key| *key > request.after) {
             let intent = match self.find(&key) {
                 Ok((_, intent)) => intent,
-                // Just being made, or just acknowledged.
-                Err(Refusal::Gone(_)) => continue,
+                // Just being made, or acknowledged.
+                Err(Refusal::Gone(_)) => {
+                    self.finish_retirement(&self.place(&key)?);
+                    continue;
+                }
                 Err(e) => return Err(e),
             };
             if !request.owner.is_empty() && intent.owner != request.owner {
@@ -492,20 +495,33 @@ impl Runtime {
         self.clear(place)
     }
 
-    /// Removes everything except the executor's directory and the retirement mark.
-    fn clear(&self, place: &Place) -> Answer<()> {
-        let intent = place.intent();
-        match std::fs::remove_file(&intent) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(unclear("remove", &intent)(e)),
-            _ => {}
+    /// Completes a retirement that a crash has interrupted. Nobody asks for the key again: its manager has heard that
+    /// the instance is gone, and the task's files, secrets among them, would lie there until the mark is old.
+    fn finish_retirement(&self, place: &Place) {
+        let interrupted = || place.retired().exists() && place.intent().exists();
+        // Another change of the instance finishes it as well. A failure is tried again at the next look.
+        if interrupted()
+            && let Ok(Some(_held)) = place.try_hold()
+            && interrupted()
+        {
+            let _ = self.clear(place);
         }
+    }
+
+    /// Removes everything except the executor's directory and the retirement mark. The intent comes last: while it is
+    /// there, something may be left.
+    fn clear(&self, place: &Place) -> Answer<()> {
         for dir in [place.task_dir(), place.alloc_dir(), place.logs_dir()] {
             remove_tree(&dir)?;
         }
-        Ok(())
+        let intent = place.intent();
+        match std::fs::remove_file(&intent) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(unclear("remove", &intent)(e)),
+            _ => Ok(()),
+        }
     }
 
-    /// Removes old retirements, refused creates, and cut uploads.
+    /// Removes old retirements, refused creates, and cut uploads; completes retirements.
     fn tidy(&self) {
         let now = SystemTime::now();
         let older = |path: &Path, age: Duration| {
@@ -520,6 +536,8 @@ impl Runtime {
             };
             if older(&place.retired(), RETIRED_FOR) || refused() {
                 let _ = std::fs::remove_dir_all(entry.path());
+            } else {
+                self.finish_retirement(&place);
             }
         }
         for entry in std::fs::read_dir(self.root.join("uploads")).into_iter().flatten().flatten() {
