@@ -22,6 +22,7 @@ use hooks::{
     identities::Identities,
     launch::Launch,
     network::Networks,
+    secrets::Secrets,
     sticky::FormerData,
     task_api::TaskApis,
     task_config::TaskConfigs,
@@ -240,6 +241,12 @@ impl Client {
             discovery: discovery.clone(),
             seeds: seeds.clone(),
         };
+        let secrets = Arc::new(Secrets {
+            env: env.clone(),
+            watches: watches.clone(),
+            dir: config.secrets_dir(),
+            socket_dir: config.plugin_socket_dir(),
+        });
         let templates = Arc::new(Templates {
             config: config.templates.clone(),
             env: env.clone(),
@@ -260,6 +267,7 @@ impl Client {
                 identities.clone(),
                 vault.clone(),
                 Arc::new(Devices { drivers: drivers.clone(), present: Box::new(Here(allocs.clone())) }),
+                secrets.clone(),
                 templates.clone(),
             ],
             configs: configs.clone(),
@@ -304,8 +312,15 @@ impl Client {
             starter: Arc::new(starter),
             runs: Arc::new(runs),
         });
-        let supplies =
-            Supplies { env: env.clone(), artifacts, identities, watches, templates: config.templates.clone(), configs };
+        let supplies = Supplies {
+            env: env.clone(),
+            artifacts,
+            identities,
+            secrets,
+            watches,
+            templates: config.templates.clone(),
+            configs,
+        };
         let reset = Arc::new(Notify::new());
         let means = remote_manager::Means {
             manager: remote.clone(),

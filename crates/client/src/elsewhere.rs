@@ -10,6 +10,7 @@ use hooks::{
     drivers::Drivers,
     identities::{Identities, TokenVariables},
     network::TaskNetwork,
+    secrets::Secrets,
     task_config::{Input, TaskConfigs, path_view},
     templates::{self, TaskData, TaskReads, Unbundled},
     tokens::TokenError,
@@ -46,6 +47,7 @@ pub(crate) struct Supplies {
     pub(crate) env: NodeEnv,
     pub(crate) artifacts: Arc<Artifacts>,
     pub(crate) identities: Arc<Identities>,
+    pub(crate) secrets: Arc<Secrets>,
     /// What templates read, and how they are rendered.
     pub(crate) watches: ClusterWatches,
     pub(crate) templates: TemplateConfig,
@@ -90,17 +92,19 @@ impl remote_manager::Supplies for Supplies {
             let view = path_view(capabilities);
             let dirs = self.env.dirs(of.alloc.id).task(&of.task.name);
             // The agent's own environment means nothing over there.
-            let vars = self.env.own_vars(of, &dirs, view);
+            let undone = |unbundled| match unbundled {
+                Unbundled::Refused(why) => Unprepared::Refused(why),
+                Unbundled::Later(why) => Unprepared::Later(why),
+            };
+            let secrets = self.secrets.elsewhere(of, &self.env.own_vars(of, &dirs, view)).await.map_err(undone)?;
+            let vars = self.env.with_secrets(&secrets).own_vars(of, &dirs, view);
             let region = self.env.region().to_owned();
             let (alloc, namespace) = (of.alloc.id, of.alloc.namespace.clone());
             let reads = TaskReads::new(self.watches.clone(), alloc, &of.task.name, namespace, region.clone());
             let data = TaskData { node: self.env.node(), region, tokens: TokenVariables::Given(tokens), reads };
             let bundled = templates::bundle(of.task, &self.templates, &dirs, view, &vars, data).await;
-            let (files, variables) = bundled.map_err(|unbundled| match unbundled {
-                Unbundled::Refused(why) => Unprepared::Refused(why),
-                Unbundled::Later(why) => Unprepared::Later(why),
-            })?;
-            Ok(Rendered { files, variables })
+            let (files, variables) = bundled.map_err(undone)?;
+            Ok(Rendered { files, variables, secrets })
         })
     }
 
@@ -110,7 +114,7 @@ impl remote_manager::Supplies for Supplies {
         run: &str,
         driver: &Driver,
         capabilities: &Capabilities,
-        template_env: &BTreeMap<String, String>,
+        rendered: &Rendered,
     ) -> Result<TaskConfig, StartFailure> {
         let network = TaskNetwork::default();
         let input = Input {
@@ -119,7 +123,8 @@ impl remote_manager::Supplies for Supplies {
             driver,
             capabilities,
             cgroup: None,
-            template_env,
+            template_env: &rendered.variables,
+            secrets: &rendered.secrets,
             network: &network,
             devices: &ContainerReservation::default(),
             elsewhere: true,

@@ -1,6 +1,7 @@
 //! Admission: which jobs may register, with their defaults and warnings.
 
 mod remote;
+mod secrets;
 mod templates;
 mod vault;
 
@@ -82,6 +83,7 @@ pub fn admit(mut job: Job, rules: &Rules<'_>) -> Result<Admitted, Refused> {
             job.id, job.region, rules.region
         )));
     }
+    secrets::add(&mut job);
     let without_vault = vault::add(&mut job, rules.vault);
     add_implied_constraints(&mut job);
     let mut operands = scheduler::rule_mistakes(&job);

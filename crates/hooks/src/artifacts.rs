@@ -14,7 +14,6 @@ use std::{
     os::unix::process::ExitStatusExt,
     path::{Component, Path, PathBuf},
     process::{ExitStatus, Stdio},
-    time::{Duration, Instant},
 };
 
 use artifact::{Mode, Report, Source, Spec};
@@ -31,22 +30,17 @@ use host::{
 use lifecycle::alloc::{events, inbox::Inbox, machine::StartFailure};
 use model::task::Artifact;
 use node_config::ArtifactConfig;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use sha2::{Digest, Sha256};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    process::{Child, Command},
-};
+use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use crate::hook::{Given, Hook, Prepared, Starting};
+use crate::{
+    hook::{Given, Hook, Prepared, Starting},
+    process_group::Group,
+};
 
 /// Suffix of the marks of artifacts that are in memory only.
 const SECRET_DONE: &str = ".secret.done";
-/// Largest report in bytes; a report is one short line.
-const MAX_REPORT: u64 = 64 << 10;
-/// How long a process may take to exit after its answer.
-const LAST_MOMENTS: Duration = Duration::from_secs(2);
 /// Variables of the agent that the programs of a fetch need.
 const INHERITED: [&str; 5] = ["PATH", "HOME", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR"];
 
@@ -359,62 +353,6 @@ fn outcome(said: &[u8], status: Option<ExitStatus>) -> Report {
             "the fetching process ended without an answer ({how}); it may have asked for more memory than it gets"
         ),
         recoverable: true,
-    }
-}
-
-/// A fetch process with all its children. None of them outlives this value.
-struct Group {
-    child: Child,
-    group: Option<Pid>,
-}
-
-impl Group {
-    fn of(child: Child) -> Self {
-        let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        Self { child, group }
-    }
-
-    /// Sends the order and reads the report. Keeps its stdin open, because the process ends when that closes.
-    async fn talk(&mut self, line: &[u8]) -> Vec<u8> {
-        let mut said = Vec::new();
-        let (Some(stdin), Some(stdout)) = (self.child.stdin.as_mut(), self.child.stdout.as_mut()) else {
-            return said;
-        };
-        // A process that exits early has left its own report, or none.
-        let _ = stdin.write_all(line).await;
-        let _ = stdin.flush().await;
-        let _ = stdout.take(MAX_REPORT).read_to_end(&mut said).await;
-        said
-    }
-
-    fn kill(&mut self) {
-        // Until the child is reaped, the kernel does not reuse its number.
-        if let Some(group) = self.group.take() {
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-    }
-
-    /// Ends the whole group. A process that has closed its stdout is about to exit by itself; this waits for its exit
-    /// status.
-    async fn end(&mut self, by_itself: bool) -> Option<ExitStatus> {
-        let deadline = Instant::now() + LAST_MOMENTS;
-        while by_itself && Instant::now() < deadline && self.group.is_some_and(runs) {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        self.kill();
-        self.child.wait().await.ok()
-    }
-}
-
-/// Whether it still runs. Does not reap it.
-fn runs(pid: Pid) -> bool {
-    let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-    matches!(waitid(WaitId::Pid(pid), look), Ok(None))
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

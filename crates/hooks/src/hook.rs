@@ -42,6 +42,8 @@ pub struct Given {
     pub network: TaskNetwork,
     /// Environment variables; later hooks override earlier ones.
     pub env: BTreeMap<String, String>,
+    /// Values of its secrets, by `secret.NAME.KEY`.
+    pub secrets: BTreeMap<String, String>,
     /// What its devices need.
     pub devices: ContainerReservation,
 }

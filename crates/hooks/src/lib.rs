@@ -30,6 +30,8 @@ pub mod network;
 mod offers;
 mod paths;
 pub mod place;
+mod process_group;
+pub mod secrets;
 pub mod services;
 pub mod sticky;
 pub mod task_api;

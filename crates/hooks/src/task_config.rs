@@ -37,6 +37,8 @@ pub struct Input<'a> {
     pub cgroup: Option<&'a TaskCgroup>,
     /// Variables from templates.
     pub template_env: &'a BTreeMap<String, String>,
+    /// Values of its secrets, by `secret.NAME.KEY`.
+    pub secrets: &'a BTreeMap<String, String>,
     /// The task's network.
     pub network: &'a TaskNetwork,
     /// What its devices need.
@@ -128,10 +130,11 @@ impl TaskConfigs {
         let task_dirs = dirs.task(&task.name);
         let view = path_view(capabilities);
         let node = self.env.node();
+        let of_node = self.env.with_secrets(input.secrets);
         let mut vars = if input.elsewhere {
-            self.env.own_vars(spec, &task_dirs, view)
+            of_node.own_vars(spec, &task_dirs, view)
         } else {
-            self.env.vars(spec, &task_dirs, view)
+            of_node.vars(spec, &task_dirs, view)
         };
         // Templates override, and the driver's configuration may refer to their variables.
         vars.env.extend(input.template_env.clone());

@@ -44,6 +44,8 @@ pub struct EnvInput<'a> {
     pub view: PathView,
     /// Variables of the agent that tasks may inherit, see [`inherited`].
     pub inherited: &'a BTreeMap<String, String>,
+    /// Its secrets, by `secret.NAME.KEY`.
+    pub secrets: &'a BTreeMap<String, String>,
 }
 
 /// The agent's environment without the variables that tasks must not see.
@@ -151,6 +153,8 @@ pub fn build(input: &EnvInput<'_>) -> Vars {
         vars.env.insert(format!("NOMAD_META_{}", key.to_uppercase()), value.clone());
         vars.env.insert(format!("NOMAD_META_{key}"), value);
     }
+    // Not before: who dispatches a job writes metadata, and may not read its secrets.
+    vars.node.extend(input.secrets.clone());
     for (key, value) in &task.env {
         let (key, value) = (interpolate(key, &vars), interpolate(value, &vars));
         vars.env.insert(key, value);
@@ -293,7 +297,16 @@ mod tests {
             dirs: &dirs,
             view,
             inherited: &inherited,
+            secrets: &[("secret.db.pass".to_owned(), "s3cret".to_owned())].into(),
         })
+    }
+
+    #[test]
+    fn secrets_are_for_the_environment_and_not_for_metadata() {
+        let text = "${secret.db.pass}-${secret.db.other}";
+        let vars = fixture(&[("URL", text)], &[("given", text)], PathView::Host);
+        assert_eq!(vars.env["URL"], "s3cret-${secret.db.other}");
+        assert_eq!(vars.env["NOMAD_META_given"], text);
     }
 
     #[test]

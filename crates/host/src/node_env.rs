@@ -31,6 +31,8 @@ pub struct NodeEnv {
     alloc_dir: Arc<PathBuf>,
     /// The part of the agent's environment that tasks may see.
     inherited: Arc<BTreeMap<String, String>>,
+    /// Secrets of one task, by `secret.NAME.KEY`.
+    secrets: Arc<BTreeMap<String, String>>,
 }
 
 impl NodeEnv {
@@ -42,7 +44,19 @@ impl NodeEnv {
         alloc_dir: PathBuf,
         inherited: BTreeMap<String, String>,
     ) -> Self {
-        Self { node, region: region.into(), alloc_dir: Arc::new(alloc_dir), inherited: Arc::new(inherited) }
+        Self {
+            node,
+            region: region.into(),
+            alloc_dir: Arc::new(alloc_dir),
+            inherited: Arc::new(inherited),
+            secrets: Arc::default(),
+        }
+    }
+
+    /// The same for a task that has these secrets, by `secret.NAME.KEY`.
+    #[must_use]
+    pub fn with_secrets(&self, secrets: &BTreeMap<String, String>) -> Self {
+        Self { secrets: Arc::new(secrets.clone()), ..self.clone() }
     }
 
     /// The node as it is registered now.
@@ -77,7 +91,8 @@ impl NodeEnv {
 
     fn build(&self, of: TaskSpec<'_>, dirs: &TaskDirs, view: PathView, inherited: &BTreeMap<String, String>) -> Vars {
         let TaskSpec { alloc, job, group, task } = of;
-        build(&EnvInput { alloc, job, group, task, node: &self.node(), region: &self.region, dirs, view, inherited })
+        let (node, region, secrets) = (&self.node(), &*self.region, &*self.secrets);
+        build(&EnvInput { alloc, job, group, task, node, region, dirs, view, inherited, secrets })
     }
 
     /// The variables of a group: no task name, no task directories.

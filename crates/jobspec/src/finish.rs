@@ -178,6 +178,12 @@ fn group(fields: &mut Fields, place: &mut Place<'_>) {
         spread_vault(&mut tasks, &vault);
         put(fields, "Tasks", tasks);
     }
+    let secrets = take(fields, "#Secrets");
+    if !secrets.is_empty() {
+        let mut tasks = take(fields, "Tasks");
+        spread_secrets(&mut tasks, &secrets);
+        put(fields, "Tasks", tasks);
+    }
     if let Some(Value::Object(scaling)) = fields.get_mut("Scaling") {
         match scaling.get("Type").and_then(Value::as_str) {
             None | Some("") => {
@@ -205,7 +211,18 @@ fn spread_vault(tasks: &mut [Value], vault: &Value) {
     }
 }
 
-/// A task directly under the job is a group of its own; a vault block there counts for all tasks.
+/// A task's own secret comes before an outer one of the same name.
+fn spread_secrets(tasks: &mut [Value], secrets: &[Value]) {
+    for task in tasks {
+        let Value::Object(task) = task else { continue };
+        let mut all = take(task, "Secrets");
+        let own: Vec<Value> = all.iter().map(|secret| secret["Name"].clone()).collect();
+        all.extend(secrets.iter().filter(|secret| !own.contains(&secret["Name"])).cloned());
+        put(task, "Secrets", all);
+    }
+}
+
+/// A task directly under the job is a group of its own; vault and secret blocks there count for all tasks.
 fn job(fields: &mut Fields) {
     let mut groups: Vec<Value> = take(fields, "#Tasks")
         .into_iter()
@@ -216,6 +233,14 @@ fn job(fields: &mut Fields) {
         for group in &mut groups {
             if let Some(Value::Array(tasks)) = group.get_mut("Tasks") {
                 spread_vault(tasks, &vault);
+            }
+        }
+    }
+    let secrets = take(fields, "#Secrets");
+    if !secrets.is_empty() {
+        for group in &mut groups {
+            if let Some(Value::Array(tasks)) = group.get_mut("Tasks") {
+                spread_secrets(tasks, &secrets);
             }
         }
     }

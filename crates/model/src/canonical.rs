@@ -143,9 +143,14 @@ impl TaskGroup {
             canonical_service(service, job, &self.name, None);
         }
         // Input only: spread to the tasks.
-        let vault = self.vault.take();
+        let (vault, secrets) = (self.vault.take(), std::mem::take(&mut self.secrets));
         let group = self.name.clone();
         for task in &mut self.tasks {
+            for secret in &secrets {
+                if task.secrets.iter().all(|own| own.name != secret.name) {
+                    task.secrets.push(secret.clone());
+                }
+            }
             if task.vault.is_none() {
                 task.vault.clone_from(&vault);
             }

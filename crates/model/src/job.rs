@@ -16,7 +16,7 @@ use crate::{
     },
     service::Service,
     task::Task,
-    task_blocks::{Consul, Vault},
+    task_blocks::{Consul, TaskSecret, Vault},
 };
 pub use crate::{map::Meta, policy::Scaling};
 
@@ -73,6 +73,10 @@ const OF_JOBS: &[Field] = &[
     Field {
         effect: Some(Effect::Replaces),
         ..told(one("vault", "#Vault", Vault::BLOCK), "Vault settings of all tasks.")
+    },
+    Field {
+        effect: Some(Effect::Replaces),
+        ..told(many("secret", "#Secrets", TaskSecret::BLOCK), "Secrets of all tasks.")
     },
     told(many("task", "#Tasks", Task::BLOCK), "A task that is a group of its own."),
     // Whose token has registered the job: for the servers to say, so that what a client sends is harmless.
@@ -386,6 +390,11 @@ pub struct TaskGroup {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[job(json = "#Vault", replaces, by_hand)]
     pub vault: Option<Vault>,
+    /// Secrets of its tasks.
+    // Input only: spread to the tasks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[job(hcl = "secret", json = "#Secrets", replaces, by_hand)]
+    pub secrets: Vec<TaskSecret>,
 }
 
 impl TaskGroup {

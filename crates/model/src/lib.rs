@@ -40,6 +40,7 @@ pub mod scaling;
 pub mod scheduler_config;
 pub mod schema;
 pub mod secret;
+pub mod secret_rules;
 pub mod service;
 pub mod signing;
 pub mod task;

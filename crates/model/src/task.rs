@@ -127,6 +127,6 @@ pub struct Task {
     pub schedule: Option<serde_json::Value>,
     /// Secrets to ask providers for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[job(hcl = "secret", shape = Shape::Many(schema::opaque::SECRET), left_out, in_place)]
-    pub secrets: Vec<serde_json::Value>,
+    #[job(hcl = "secret", left_out, replaces)]
+    pub secrets: Vec<TaskSecret>,
 }

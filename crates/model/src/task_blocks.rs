@@ -262,6 +262,24 @@ pub struct Action {
     pub args: Vec<String>,
 }
 
+/// A secret that a provider is asked for before each start of the task. Its values stand for `${secret.NAME.KEY}` in
+/// the task's environment and configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Described)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct TaskSecret {
+    /// Name of the secret.
+    #[job(label)]
+    pub name: String,
+    /// `nomad` (variables), `vault`, or the name of an executable in the node's `common_plugin_dir`.
+    pub provider: String,
+    /// Where the provider has it.
+    pub path: String,
+    /// Options of `nomad` (`namespace`) and `vault` (`engine`).
+    pub config: serde_json::Map<String, serde_json::Value>,
+    /// Environment of an executable.
+    pub env: BTreeMap<String, String>,
+}
+
 /// Consul settings: kept, refused at submission when they would have an effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Described)]
 #[serde(default, rename_all = "PascalCase")]

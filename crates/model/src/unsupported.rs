@@ -100,11 +100,6 @@ pub(crate) const TASK: &[Refused<Task>] = &[
         used: |t| t.templates.iter().any(|t| t.vault_grace.is_some_and(|g| g != crate::GoDuration::ZERO)),
     },
     Refused {
-        feature: "secret",
-        reason: "no provider of secrets is asked yet; use a template",
-        used: |t| !t.secrets.is_empty(),
-    },
-    Refused {
         feature: "vault.policies",
         reason: "tasks log in to Vault with their workload identity; give the policies to a role of Vault's JWT \
             method, and name it as role",

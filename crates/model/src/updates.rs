@@ -83,9 +83,9 @@ pub fn task_updated(
 #[must_use]
 pub fn spec_hash(job: &Job, group: &TaskGroup, task: &Task) -> String {
     let Task { name, driver, user, config, env, artifacts, vault, consul, templates, .. } = task;
-    let Task { dispatch_payload, volume_mounts, identity, identities, resources, .. } = task;
+    let Task { dispatch_payload, volume_mounts, identity, identities, resources, secrets, .. } = task;
     let Resources { cpu, cores, memory_mb, memory_max_mb, networks, devices, numa, .. } = resources;
-    let seen = serde_json::json!([
+    let mut seen = serde_json::json!([
         1,
         [&*group.name, &**name],
         [driver, user],
@@ -107,6 +107,10 @@ pub fn spec_hash(job: &Job, group: &TaskGroup, task: &Task) -> String {
         identity,
         identities,
     ]);
+    // A task without them keeps the hash of releases that knew none: its instance is not replaced.
+    if let (false, Some(seen)) = (secrets.is_empty(), seen.as_array_mut()) {
+        seen.push(serde_json::json!(secrets));
+    }
     let mut text = String::new();
     write_sorted(&seen, &mut text);
     let digest = Sha256::digest(text.as_bytes());

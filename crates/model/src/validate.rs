@@ -19,6 +19,7 @@ use crate::{
     job::{Job, TaskGroup, job_type},
     network::Network,
     policy::{Disconnect, Migrate, Pick, Reschedule, Restart, Update},
+    secret_rules,
     task::{Lifecycle, Task},
     template_rules, unsupported, vault_rules,
 };
@@ -487,7 +488,9 @@ fn check_task(g: &TaskGroup, t: &Task, e: &mut ValidationErrors) {
         inner.when(t.leader, || "a task with a lifecycle block cannot be the leader".to_owned());
         e.part("Lifecycle block validation failed", inner);
     }
-    for wrong in identity_rules::mistakes(t).into_iter().chain(vault_rules::mistakes(t)) {
+    for wrong in
+        identity_rules::mistakes(t).into_iter().chain(vault_rules::mistakes(t)).chain(secret_rules::mistakes(t))
+    {
         e.text(wrong);
     }
     names::check_actions(t, e);

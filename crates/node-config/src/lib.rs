@@ -64,6 +64,8 @@ pub struct ClientConfig {
     pub host_volumes: BTreeMap<String, HostVolume>,
     /// Drivers that come with this binary: name and the command that serves them.
     pub builtin_drivers: Vec<PluginCommand>,
+    /// Directory of executables that the node asks for things; those for secrets are in `secrets` below it.
+    pub common_plugin_dir: PathBuf,
     /// Directory of further plugins; only files with a block in `plugins` are run.
     pub plugin_dir: Option<PathBuf>,
     /// Operator's settings of plugins, by file name or built-in driver name.
@@ -393,6 +395,7 @@ impl ClientConfig {
         Self {
             state_dir: data_dir.join("client"),
             alloc_dir: data_dir.join("alloc"),
+            common_plugin_dir: data_dir.join("common_plugins"),
             node_name: node_name.into(),
             region: "global".into(),
             datacenter: "dc1".into(),
@@ -488,6 +491,12 @@ impl ClientConfig {
     #[must_use]
     pub fn plugin_state_dir(&self) -> PathBuf {
         self.state_dir.join("plugins")
+    }
+
+    /// Directory of the executables that have secrets of tasks.
+    #[must_use]
+    pub fn secrets_dir(&self) -> PathBuf {
+        self.common_plugin_dir.join("secrets")
     }
 
     /// Where log collectors have their state directories.

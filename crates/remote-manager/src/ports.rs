@@ -53,6 +53,8 @@ pub struct Rendered {
     pub files: Vec<BundleFile>,
     /// Variables of the task, by name.
     pub variables: BTreeMap<String, String>,
+    /// Values of its secrets, by `secret.NAME.KEY`.
+    pub secrets: BTreeMap<String, String>,
 }
 
 /// Supplies of this node for tasks that run elsewhere. The answers are for one attempt; each attempt asks again.
@@ -81,11 +83,11 @@ pub trait Supplies: Send + Sync {
         identities: Vec<String>,
     ) -> BoxFuture<'a, Result<Tokens, Unprepared>>;
 
-    /// Renders the task's templates, which may read the variables of `tokens`. Waits for missing data only briefly.
-    /// Cancel safe.
+    /// Reads the task's secrets and renders its templates, which may read the variables of `tokens`. Waits for missing
+    /// data only briefly. Cancel safe.
     ///
     /// # Errors
-    /// When a template cannot be rendered, cannot travel, or misses data.
+    /// When a secret is missing, or a template cannot be rendered, cannot travel, or misses data.
     fn templates<'a>(
         &'a self,
         of: TaskSpec<'a>,
@@ -93,7 +95,7 @@ pub trait Supplies: Send + Sync {
         tokens: BTreeMap<String, String>,
     ) -> BoxFuture<'a, Result<Rendered, Unprepared>>;
 
-    /// The driver's start message, with `variables` added to the task's environment. Its paths are those of this node.
+    /// The driver's start message, with what was rendered in the task's environment. Its paths are those of this node.
     ///
     /// # Errors
     /// The option of the job that this driver or this node does not support.
@@ -103,6 +105,6 @@ pub trait Supplies: Send + Sync {
         run: &str,
         driver: &Driver,
         capabilities: &Capabilities,
-        variables: &BTreeMap<String, String>,
+        rendered: &Rendered,
     ) -> Result<TaskConfig, StartFailure>;
 }

@@ -95,7 +95,7 @@ impl Preparer {
         for (name, value) in tokens.variables {
             rendered.variables.entry(name).or_insert(value);
         }
-        let config = self.supplies.config(of, &run, &driver, &capabilities, &rendered.variables);
+        let config = self.supplies.config(of, &run, &driver, &capabilities, &rendered);
         let mut config = config.map_err(|failure| match failure {
             StartFailure::Validation(why)
             | StartFailure::Setup { why, .. }

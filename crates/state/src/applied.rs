@@ -20,7 +20,7 @@ use model::{
 };
 
 use crate::{
-    format::{DEVICES, Format, LIMITS, MAX_RUN, PREEMPTION},
+    format::{DEVICES, Format, LIMITS, MAX_RUN, PREEMPTION, SECRETS},
     lineage::ClusterMeta,
     table::{Table, TableSet},
 };
@@ -301,7 +301,8 @@ fn of_job(job: &Job) -> Format {
     let of_group = |group: &TaskGroup| {
         let devices = if asks(group) { DEVICES } else { 1 };
         let ends = if group.max_run_duration.is_some() { MAX_RUN } else { 1 };
-        devices.max(ends)
+        let secrets = if group.tasks.iter().any(|task| !task.secrets.is_empty()) { SECRETS } else { 1 };
+        devices.max(ends).max(secrets)
     };
     job.task_groups.iter().map(of_group).max().unwrap_or(1)
 }

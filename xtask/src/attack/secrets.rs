@@ -22,11 +22,9 @@ use crate::{
 
 pub(super) const ATTACKS: &[Attack] = &[Attack {
     name: "secrets",
-    does: "plants words in environments, templates, driver configurations, artifact headers and URLs, payloads, \
-        tokens of Vault and Consul in jobs \
-           and in the agent's file, and in what a container engine is sent; runs, updates, plans, fails, stops and \
-           looks at everything, with all logs \
-           at TRACE",
+    does: "plants words in environments, templates, a variable that a secret block reads, driver configurations, \
+        artifact headers and URLs, payloads, tokens of Vault and Consul in jobs and in the agent's file, and in what \
+        a container engine is sent; runs, updates, plans, fails, stops and looks at everything, with all logs at TRACE",
     holds: "no log, command line, helper's environment, list, event, evaluation or status has one of them; the job \
         itself is shown as a \
     stock agent shows it",
@@ -48,7 +46,7 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
     ("command line of a workload", &["args"], "its arguments are what the job asks for"),
     (
         "environment of a workload",
-        &["env", "changed", "token", "payload", "meta"],
+        &["env", "changed", "token", "payload", "meta", "variable"],
         "its environment is what the job asks for",
     ),
 ];
@@ -95,7 +93,8 @@ fn planted(id: &str, driver: &str, env: &str) -> Value {
     let mut spec = job(id, driver, 1, "/bin/sleep", &["71501"]);
     spec["Job"]["Meta"] = json!({"word": canary("meta")});
     let task = &mut spec["Job"]["TaskGroups"][0]["Tasks"][0];
-    task["Env"] = json!({"PASSWORD": canary(env)});
+    task["Env"] = json!({"PASSWORD": canary(env), "READ": "${secret.kept.word}"});
+    task["Secrets"] = json!([{"Name": "kept", "Provider": "nomad", "Path": "nomad/jobs"}]);
     task["Templates"] =
         json!([{"EmbeddedTmpl": format!("password={}", canary("template")), "DestPath": "secrets/conf"}]);
     task["Identity"] = json!({"Env": true, "File": true});
@@ -127,8 +126,10 @@ fn secrets() -> Result<String> {
         ),
     )?;
     kit::ready(&agent, &agent, "docker")?;
-    let planted_words =
-        ["env", "changed", "template", "args", "registry", "header", "url", "meta", "payload", "vault", "consul"];
+    let planted_words = [
+        "env", "changed", "template", "args", "registry", "header", "url", "meta", "payload", "vault", "consul",
+        "variable",
+    ];
     let of_agent = ["agents-vault", "agents-consul", "agents-auth", "encrypt"];
     let mut words: BTreeMap<String, String> =
         planted_words.iter().chain(&of_agent).map(|n| ((*n).to_owned(), canary(n))).collect();
@@ -148,6 +149,8 @@ fn secrets() -> Result<String> {
     let port = kit::answering("404 Not Found")?;
 
     // Runs, is changed, is planned, is looked into.
+    let variable = json!({"Path": "nomad/jobs", "Namespace": "default", "Items": {"word": canary("variable")}});
+    agent.put("/v1/var/nomad/jobs", &variable)?;
     agent.put("/v1/jobs", &planted("runs", "raw_exec", "env"))?;
     let first = text(&running(&agent, "runs", 1)?[0]["ID"]);
     let secrets_of = |alloc: &str| agent.dir().join("data/alloc").join(alloc).join("t/secrets");

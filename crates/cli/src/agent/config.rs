@@ -330,6 +330,7 @@ pub(crate) struct Client {
     /// Directories of CNI plugins, with colons between them.
     pub(crate) cni_path: Option<String>,
     /// Directory of the networks that jobs may name as `cni/NAME`.
+    pub(crate) common_plugin_dir: Option<String>,
     pub(crate) cni_config_dir: Option<String>,
     /// The bridge of network mode `bridge`.
     pub(crate) bridge_network_name: Option<String>,

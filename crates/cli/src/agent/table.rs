@@ -274,7 +274,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("client.host_volumes_dir", Text, Idle(NO_DYNAMIC_VOLUMES)),
     row("client.host_volume_plugin_dir", Text, Idle(NO_DYNAMIC_VOLUMES)),
     row("client.gc_volumes_on_node_gc", Bool, Idle(NO_DYNAMIC_VOLUMES)),
-    row("client.common_plugin_dir", Text, Idle("there are no secret providers in this release")),
+    row("client.common_plugin_dir", Text, Works),
     row("client.reserved", Block, Works),
     row("client.reserved.cpu", Int, Works),
     row("client.reserved.memory", Int, Works),

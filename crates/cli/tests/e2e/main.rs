@@ -55,5 +55,6 @@ mod services;
 mod stock_config;
 mod store_copy;
 mod task_api;
+mod task_secrets;
 mod tls;
 mod variables;

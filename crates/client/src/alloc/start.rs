@@ -67,6 +67,7 @@ impl Starter {
             capabilities: &capabilities,
             cgroup: cgroup.as_ref(),
             template_env: &given.env,
+            secrets: &given.secrets,
             network: &given.network,
             devices: &given.devices,
             elsewhere: false,

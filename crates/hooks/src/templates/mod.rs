@@ -29,6 +29,7 @@ use model::Task;
 use node_config::TemplateConfig;
 
 pub use self::plan::TaskData;
+pub(crate) use self::plan::denied;
 use self::plan::{Attempt, Directories, Plan};
 pub use self::reads::TaskReads;
 pub use crate::hook::Unbundled;
@@ -37,7 +38,7 @@ use crate::{
     drivers::Drivers,
     hook::{Given, Hook, Prepared, Starting},
     place::TaskPlace,
-    task_config,
+    secrets, task_config,
     token_record::TokenVariables,
 };
 
@@ -77,7 +78,9 @@ impl Templates {
         let (alloc, namespace) = (place.alloc.id, place.alloc.namespace.clone());
         let reads = TaskReads::new(self.watches.clone(), alloc, &spec.task.name, namespace, region.clone());
         let tokens = TokenVariables::of_record(spec.task, &dirs.root);
-        let (of_task, of_node) = (self.env.vars(spec, &dirs, view), self.env.vars(spec, &dirs, PathView::Host));
+        let kept = if spec.task.secrets.is_empty() { BTreeMap::new() } else { secrets::load(&dirs.root) };
+        let env = self.env.with_secrets(&kept);
+        let (of_task, of_node) = (env.vars(spec, &dirs, view), env.vars(spec, &dirs, PathView::Host));
         let data = TaskData { node: self.env.node(), region, tokens, reads };
         Plan::new(spec.task, &self.config, &dirs, view, &of_task, &of_node, data)
     }

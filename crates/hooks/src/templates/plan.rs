@@ -378,7 +378,8 @@ impl Source for TaskSource<'_> {
     }
 }
 
-fn denied(path: &str) -> String {
+/// Why a task may not read a variable.
+pub(crate) fn denied(path: &str) -> String {
     format!(
         "the task may not read the variable {path:?}; it reads nomad/jobs, nomad/jobs/JOB and below by itself, and \
             others by an ACL policy of its job"

@@ -67,7 +67,7 @@ impl TaskReads {
         query.namespace.as_deref().map_or_else(|| self.namespace.clone(), Namespace::from)
     }
 
-    pub(super) fn variable(&self, query: &VariableQuery) -> Result<ClusterKey, String> {
+    pub(crate) fn variable(&self, query: &VariableQuery) -> Result<ClusterKey, String> {
         self.here("variables", query.region.as_deref())?;
         let (reader, namespace) = (self.reader.clone(), self.namespace(query));
         Ok(ClusterKey::Variable { reader, namespace, path: query.path.clone() })
@@ -79,7 +79,7 @@ impl TaskReads {
         Ok(ClusterKey::Variables { reader, namespace, prefix: query.path.clone() })
     }
 
-    pub(super) fn secret(&self, query: &SecretQuery) -> ClusterKey {
+    pub(crate) fn secret(&self, query: &SecretQuery) -> ClusterKey {
         ClusterKey::Secret { reader: self.reader.clone(), query: query.clone() }
     }
 
@@ -88,7 +88,7 @@ impl TaskReads {
     }
 
     /// The known state of a key; follows the key from now on. Needs a runtime.
-    pub(super) fn known(&self, key: &ClusterKey) -> Known {
+    pub(crate) fn known(&self, key: &ClusterKey) -> Known {
         let mut following = self.following();
         following.entry(key.clone()).or_insert_with(|| self.watches.follow(key.clone())).known()
     }
@@ -109,7 +109,7 @@ impl TaskReads {
     }
 
     /// Changes when anything followed on this node does.
-    pub(super) fn version(&self) -> watch::Receiver<u64> {
+    pub(crate) fn version(&self) -> watch::Receiver<u64> {
         self.watches.version()
     }
 

@@ -11,6 +11,7 @@ mod host;
 mod netlink;
 mod network;
 mod storage;
+mod task_secrets;
 
 pub use class::computed_class;
 pub use facts::{Core, Cpu, Facts, parse_ranges};
@@ -33,7 +34,7 @@ pub fn look(config: &ClientConfig) -> Facts {
     let denied = |name: &str| {
         config.options.get("fingerprint.denylist").is_some_and(|list| list.split(',').any(|n| n.trim() == name))
     };
-    let looks: [(&str, Look); 6] = [
+    let looks: [(&str, Look); 7] = [
         ("host", host::look),
         ("cpu", cpu::look),
         ("memory", host::memory),
@@ -41,6 +42,7 @@ pub fn look(config: &ClientConfig) -> Facts {
         ("network", network::look),
         // After the network, whose list it adds to.
         ("cni", cni::look),
+        ("plugins_secrets", task_secrets::look),
     ];
     for (name, look) in looks {
         if !denied(name) {

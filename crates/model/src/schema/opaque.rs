@@ -122,21 +122,6 @@ pub(crate) const CSI_PLUGIN: &Block = &Block {
     extra: &[],
 };
 
-/// A secret that a provider is asked for.
-pub(crate) const SECRET: &Block = &Block {
-    name: "Secret",
-    doc: "A secret that a provider is asked for.",
-    policy: false,
-    fields: &[
-        label("Name"),
-        a("provider", "Provider", Kind::Text),
-        a("path", "Path", Kind::Text),
-        free("config", "Config"),
-        texts("env", "Env"),
-    ],
-    extra: &[],
-};
-
 /// Times at which a task may run.
 pub(crate) const SCHEDULE: &Block = &Block {
     name: "Schedule",

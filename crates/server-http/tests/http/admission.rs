@@ -32,7 +32,7 @@ async fn nothing_that_has_no_effect_is_taken_in_silence() {
             json!({"v": {"Type": "host", "Source": "s", "Sticky": true}}),
             "volume.sticky is not supported",
         ),
-        ("/TaskGroups/0/Tasks/0/Secrets", json!([{"Name": "s"}]), "secret is not supported"),
+        ("/TaskGroups/0/Tasks/0/Secrets", json!([{"Name": "s", "Path": "p"}]), "secret \"s\": it has no provider"),
         (
             "/TaskGroups/0/Tasks/0/Identity",
             json!({"Name": "default", "ExtraClaims": ["c"]}),

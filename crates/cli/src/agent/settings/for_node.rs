@@ -226,6 +226,9 @@ pub(super) fn client_config(
         .collect();
     chroot_env(r, c, &mut config.plugins);
     raw_exec(r, dev, &mut config);
+    if let Some(dir) = &c.common_plugin_dir {
+        config.common_plugin_dir = std::path::absolute(dir).unwrap_or_else(|_| dir.into());
+    }
     let plugin_dir = args.plugin_dir.clone().or_else(|| file.plugin_dir.as_ref().map(PathBuf::from));
     // Plugins are started again for as long as the agent runs, whatever its working directory is then.
     let plugin_dir = plugin_dir.map(|dir| std::path::absolute(&dir).unwrap_or(dir));
