@@ -1,6 +1,6 @@
 //! Vault by workload identity, against a real OpenBao, whose API is Vault's: a login with the token of a task, secrets
-//! of both versions of the key-value engine in a template, a certificate, updates, renewals, Vault that is away and
-//! back, tokens that somebody revokes, and the revocation at the end. It is the KMS of a server, too.
+//! of both versions of the key-value engine in a template and in secret blocks, a certificate, updates, renewals, Vault
+//! that is away and back, tokens that somebody revokes, and the revocation at the end. It is the KMS of a server, too.
 
 use std::{
     fs,
@@ -31,6 +31,7 @@ const SCRIPT: &str = "trap 'echo told >> local/told' USR1; echo \"$VAULT_TOKEN\"
 
 const TEMPLATE: &str = "one={{ with secret \"kv1/app\" }}{{ .Data.word }}{{ end }}\n\
     two={{ with secret \"kv2/app\" }}{{ .Data.data.word }}{{ end }}\n\
+    kept={{ env \"PLAIN\" }} {{ env \"VERSIONED\" }}\n\
     names={{ range secrets \"kv2/\" }}{{ . }} {{ end }}\n\
     serial={{ with secret \"pki/issue/web\" \"common_name=web.example\" }}{{ .Data.serial_number }}{{ end }}\n";
 
@@ -190,7 +191,11 @@ fn spawn(program: &Path, dir: &Path) -> Result<Child> {
 fn job(id: &str, template: &str) -> Job {
     let template = json!({"EmbeddedTmpl": template, "DestPath": "local/secrets.env", "ChangeMode": "noop"});
     let vault = json!({"ChangeMode": "signal", "ChangeSignal": "SIGUSR1"});
-    Job::script(id, "service", "raw_exec", SCRIPT).undeployed().task(json!({"Vault": vault, "Templates": [template]}))
+    let secrets = json!([{"Name": "plain", "Provider": "vault", "Path": "kv1/app"},
+        {"Name": "versioned", "Provider": "vault", "Path": "kv2/app", "Config": {"engine": "kv_v2"}}]);
+    let env = json!({"PLAIN": "${secret.plain.word}", "VERSIONED": "${secret.versioned.word}"});
+    let task = json!({"Vault": vault, "Templates": [template], "Secrets": secrets, "Env": env});
+    Job::script(id, "service", "raw_exec", SCRIPT).undeployed().task(task)
 }
 
 /// A file of the task.
@@ -239,6 +244,7 @@ fn served(agent: &mut Agent, bao: &mut Bao) -> Result<()> {
     let alloc = until("a running allocation", BOUND, || agent.alloc("app", "running"))?;
     until_line(agent, &alloc, "one", "first")?;
     until_line(agent, &alloc, "two", "second")?;
+    until_line(agent, &alloc, "kept", "first second")?;
     until_line(agent, &alloc, "names", "app secret/ ")?;
     let serial = line(agent, &alloc, "serial").filter(|serial| !serial.is_empty()).context("no certificate")?;
     let token = file(agent, &alloc, "secrets/vault_token");
@@ -268,6 +274,8 @@ fn served(agent: &mut Agent, bao: &mut Bao) -> Result<()> {
     until("the agent's answer", BOUND, || Ok(agent.get("/v1/agent/self").ok()))?;
     bao.write("kv1/app", &json!({"word": "fifth"}))?;
     until_line(agent, &alloc, "one", "fifth")?;
+    let kept = line(agent, &alloc, "kept").unwrap_or_default();
+    ensure!(kept == "first second", "a secret block is read before a start, and now it says {kept:?}");
     ensure!(file(agent, &alloc, "secrets/vault_token") == token, "the token was changed without a need");
 
     // Vault is away: the task goes on, and people are told; a new one waits.
