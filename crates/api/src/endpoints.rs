@@ -298,7 +298,7 @@ macro_rules! endpoints {
         Put (agent Write) [agent_reload -> Raw = agent::reload, "Reads the agent's configuration again."];
     "/v1/agent/monitor" () Get (agent Read) [agent_monitor -> Raw = monitor::monitor, "Follows the agent's log."];
     "/v1/agent/monitor/export" () Get (agent Read) [refused refused::monitor_export];
-    "/v1/agent/host" () Get (agent Read) [refused refused::debug];
+    "/v1/agent/host" () Get (agent Read) [refused refused::host];
     "/v1/agent/pprof/:profile" (profile) Get (agent Write) [refused refused::debug];
     "/v1/agent/schedulers" ()
         Get (agent Read) [agent_schedulers -> Value = agent::schedulers, "Reads the number of scheduler \

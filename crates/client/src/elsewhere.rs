@@ -91,11 +91,11 @@ impl remote_manager::Supplies for Supplies {
         Box::pin(async move {
             let view = path_view(capabilities);
             let dirs = self.env.dirs(of.alloc.id).task(&of.task.name);
-            // The agent's own environment means nothing over there.
             let undone = |unbundled| match unbundled {
                 Unbundled::Refused(why) => Unprepared::Refused(why),
                 Unbundled::Later(why) => Unprepared::Later(why),
             };
+            // The agent's own environment means nothing over there.
             let secrets = self.secrets.elsewhere(of, &self.env.own_vars(of, &dirs, view)).await.map_err(undone)?;
             let vars = self.env.with_secrets(&secrets).own_vars(of, &dirs, view);
             let region = self.env.region().to_owned();

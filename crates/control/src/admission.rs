@@ -1,5 +1,6 @@
 //! Admission: which jobs may register, with their defaults and warnings.
 
+mod implied;
 mod remote;
 mod secrets;
 mod templates;
@@ -15,7 +16,7 @@ use model::{
 use scheduler::limits::never_fits;
 use state::{ALL_NODE_POOL, State};
 
-use crate::{Refused, extra_claims, spaces};
+use crate::{Refused, admission::implied::imply, extra_claims, spaces};
 
 pub use remote::undeliverable;
 pub use vault::VaultRules;
@@ -175,9 +176,7 @@ fn add_implied_constraints(job: &mut Job) {
             right: signals.join(","),
             operator: "set_contains".to_owned(),
         };
-        if !group.constraints.contains(&implied) {
-            group.constraints.push(implied);
-        }
+        imply(group, implied);
     }
 }
 

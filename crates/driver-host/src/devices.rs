@@ -3,15 +3,14 @@
 use std::{collections::BTreeSet, convert::Infallible, sync::Arc};
 
 use driver_proto::device::{self, ContainerReservation, FingerprintRequest, ReserveRequest};
-use tokio::time::Instant;
 
 use crate::{
-    backoff::jitter,
     driver::Driver,
-    error::{CallError, bounded, broken_connection},
+    error::{CallError, bounded},
     host::DriverHost,
     session::{DEVICES, Session},
-    supervisor::{Common, REOPEN, STREAM_STABLE},
+    streams::{self, Ended},
+    supervisor::Common,
     types::{DeviceGroup, DeviceInstance},
 };
 
@@ -54,44 +53,25 @@ impl Device {
     }
 }
 
-/// Follows what the plugin offers, and asks again whenever the stream ends.
+/// Follows what the plugin offers.
 pub(crate) async fn follow(common: &Common, session: &Session) -> Infallible {
-    let mut failures = 0;
-    loop {
-        let opened = Instant::now();
-        let failure = match session.device_client().fingerprint(FingerprintRequest {}).await {
-            Ok(stream) => {
-                let mut stream = stream.into_inner();
-                loop {
-                    match stream.message().await {
-                        Ok(Some(response)) => offered(common, session, response.device_group),
-                        Ok(None) => break None,
-                        Err(status) => break Some(status),
-                    }
-                }
-            }
-            Err(status) => Some(status),
-        };
-        if opened.elapsed() >= STREAM_STABLE {
-            failures = 0;
-        }
-        failures += 1;
-        let delay = REOPEN.delay(failures, jitter());
-        if let Some(status) = failure {
-            if broken_connection(&status) {
-                // If the process is dead, its supervisor drops this and reports the death.
-                session.process.ended_within(common.timing.death_race).await;
-            }
-            let why = format!("the fingerprint failed: {:?}: {}", status.code(), bounded(status.message()));
-            tracing::warn!(plugin = session.driver, failures, ?delay, why, "devices are not usable");
-            common.registry.publish(&session.driver, |fingerprint| {
-                (fingerprint.healthy, fingerprint.settled) = (false, true);
-                fingerprint.devices = fingerprint.devices.take().map(|groups| unusable(&groups, &why));
-                fingerprint.description = why;
-            });
-        }
-        tokio::time::sleep(delay).await;
-    }
+    let open = || {
+        let mut client = session.device_client();
+        async move { client.fingerprint(FingerprintRequest {}).await }
+    };
+    let take = |response: device::FingerprintResponse| offered(common, session, response.device_group);
+    let ended = |Ended { why, failures, delay }: Ended| {
+        // A plugin that answers and then closes keeps its devices.
+        let Some(status) = why else { return };
+        let why = format!("the fingerprint failed: {:?}: {}", status.code(), bounded(status.message()));
+        tracing::warn!(plugin = session.driver, failures, ?delay, why, "devices are not usable");
+        common.registry.publish(&session.driver, |fingerprint| {
+            (fingerprint.healthy, fingerprint.settled) = (false, true);
+            fingerprint.devices = fingerprint.devices.take().map(|groups| unusable(&groups, &why));
+            fingerprint.description = why;
+        });
+    };
+    streams::follow(common, session, open, take, ended).await
 }
 
 fn offered(common: &Common, session: &Session, groups: Vec<device::DeviceGroup>) {

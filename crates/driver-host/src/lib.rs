@@ -26,6 +26,7 @@ mod serves;
 mod session;
 mod stat;
 mod stderr;
+mod streams;
 mod supervisor;
 mod turns;
 mod types;

@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::{Backoff, jitter};
 use crate::devices;
 use crate::driver::{Facts, Phase, Shared};
-use crate::error::{LaunchError, bounded, broken_connection};
+use crate::error::{LaunchError, bounded};
 use crate::host::{Ending, EndingSignal, Granted, Registry, nobody_listens, sweep_dead_sockets};
 use crate::options::{AgentConfig, PluginSpec, Timing};
 use crate::process::{KillOnDrop, OutputPipes, Place, Process, find, launch};
@@ -41,12 +41,9 @@ use crate::scope::Mark;
 use crate::serves::{self, Serves};
 use crate::session::{self, DEVICES, Running, Session};
 use crate::stderr::Tail;
+use crate::streams::{self, Ended};
 use crate::types::{DriverEvent, DriverFingerprint};
 
-/// Delays before reopening a stream that the plugin has ended.
-pub(crate) const REOPEN: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(120) };
-/// A stream that was open this long has a clean record.
-pub(crate) const STREAM_STABLE: Duration = Duration::from_secs(60);
 /// Unanswered questions in a row after which a plugin counts as hung.
 const STRIKES_MAX: u32 = 3;
 /// Bounds of a driver's attributes on its node.
@@ -600,49 +597,26 @@ pub(crate) fn identify_process(record: &Record) -> Option<Process> {
     find(record.pid, record.birth, Tail::default()).ok().flatten()
 }
 
-/// Follows the fingerprint stream and reopens it whenever it ends.
+/// Follows the fingerprint stream.
 async fn fingerprints(common: &Common, session: &Session) -> Infallible {
-    let mut failures = 0;
-    loop {
-        let opened = Instant::now();
-        let failure = match session.driver_client().fingerprint(FingerprintRequest {}).await {
-            Ok(stream) => {
-                let mut stream = stream.into_inner();
-                loop {
-                    match stream.message().await {
-                        Ok(Some(response)) => apply(common, session, response),
-                        Ok(None) => break None,
-                        Err(status) => break Some(status),
-                    }
-                }
-            }
-            Err(status) => Some(status),
-        };
-        if opened.elapsed() >= STREAM_STABLE {
-            failures = 0;
-        }
-        failures += 1;
-        let delay = REOPEN.delay(failures, jitter());
-        match failure {
+    let open = || {
+        let mut client = session.driver_client();
+        async move { client.fingerprint(FingerprintRequest {}).await }
+    };
+    let ended = |Ended { why, failures, delay }| {
+        let Some(status) = why else {
             // A driver that answers and then closes keeps its last state.
-            None => {
-                tracing::debug!(driver = session.driver, failures, ?delay, "the driver ended its fingerprint stream")
-            }
-            Some(status) => {
-                if broken_connection(&status) {
-                    // If the process is dead, its supervisor drops this and reports the death.
-                    session.process.ended_within(common.timing.death_race).await;
-                }
-                let why = format!("the fingerprint failed: {}", bounded(status.message()));
-                tracing::warn!(driver = session.driver, failures, ?delay, why, "driver is not usable");
-                common.registry.publish(&session.driver, |fingerprint| {
-                    (fingerprint.healthy, fingerprint.settled) = (false, true);
-                    fingerprint.description = why;
-                });
-            }
-        }
-        tokio::time::sleep(delay).await;
-    }
+            tracing::debug!(driver = session.driver, failures, ?delay, "the driver ended its fingerprint stream");
+            return;
+        };
+        let why = format!("the fingerprint failed: {}", bounded(status.message()));
+        tracing::warn!(driver = session.driver, failures, ?delay, why, "driver is not usable");
+        common.registry.publish(&session.driver, |fingerprint| {
+            (fingerprint.healthy, fingerprint.settled) = (false, true);
+            fingerprint.description = why;
+        });
+    };
+    streams::follow(common, session, open, |response| apply(common, session, response), ended).await
 }
 
 fn apply(common: &Common, session: &Session, response: FingerprintResponse) {
@@ -707,24 +681,15 @@ async fn hung(common: &Common, session: &Session) {
     }
 }
 
-/// Follows the stream of task events and reopens it whenever it ends.
+/// Follows the stream of task events.
 async fn task_events(common: &Common, session: &Session) -> Infallible {
-    let mut failures = 0;
-    loop {
-        let opened = Instant::now();
-        if let Ok(stream) = session.driver_client().task_events(TaskEventsRequest {}).await {
-            let mut stream = stream.into_inner();
-            while let Ok(Some(event)) = stream.message().await {
-                // An error only means that there is no listener.
-                let _ = common.events.send(driver_event(&session.driver, event));
-            }
-        }
-        if opened.elapsed() >= STREAM_STABLE {
-            failures = 0;
-        }
-        failures += 1;
-        tokio::time::sleep(REOPEN.delay(failures, jitter())).await;
-    }
+    let open = || {
+        let mut client = session.driver_client();
+        async move { client.task_events(TaskEventsRequest {}).await }
+    };
+    // An error only means that there is no listener.
+    let take = |event| drop(common.events.send(driver_event(&session.driver, event)));
+    streams::follow(common, session, open, take, drop).await
 }
 
 /// Cuts text, because events wait in memory for their readers.

@@ -173,17 +173,7 @@ fn task_scaling(fields: &mut Fields, place: &mut Place<'_>) {
 }
 
 fn group(fields: &mut Fields, place: &mut Place<'_>) {
-    if let Some(vault) = fields.remove("#Vault") {
-        let mut tasks = take(fields, "Tasks");
-        spread_vault(&mut tasks, &vault);
-        put(fields, "Tasks", tasks);
-    }
-    let secrets = take(fields, "#Secrets");
-    if !secrets.is_empty() {
-        let mut tasks = take(fields, "Tasks");
-        spread_secrets(&mut tasks, &secrets);
-        put(fields, "Tasks", tasks);
-    }
+    Outer::take(fields).spread(fields);
     if let Some(Value::Object(scaling)) = fields.get_mut("Scaling") {
         match scaling.get("Type").and_then(Value::as_str) {
             None | Some("") => {
@@ -201,24 +191,32 @@ fn group(fields: &mut Fields, place: &mut Place<'_>) {
     }
 }
 
-fn spread_vault(tasks: &mut [Value], vault: &Value) {
-    for task in tasks {
-        if let Value::Object(task) = task
-            && !task.contains_key("Vault")
-        {
-            task.insert("Vault".into(), vault.clone());
-        }
-    }
+/// Blocks of a job or a group that count for all its tasks.
+struct Outer {
+    vault: Option<Value>,
+    secrets: Vec<Value>,
 }
 
-/// A task's own secret comes before an outer one of the same name.
-fn spread_secrets(tasks: &mut [Value], secrets: &[Value]) {
-    for task in tasks {
-        let Value::Object(task) = task else { continue };
-        let mut all = take(task, "Secrets");
-        let own: Vec<Value> = all.iter().map(|secret| secret["Name"].clone()).collect();
-        all.extend(secrets.iter().filter(|secret| !own.contains(&secret["Name"])).cloned());
-        put(task, "Secrets", all);
+impl Outer {
+    fn take(fields: &mut Fields) -> Self {
+        Self { vault: fields.remove("#Vault"), secrets: take(fields, "#Secrets") }
+    }
+
+    /// A task's own vault block, and its own secret of a name, come before the outer ones.
+    fn spread(&self, group: &mut Fields) {
+        let tasks = group.get_mut("Tasks").and_then(Value::as_array_mut);
+        for task in tasks.into_iter().flatten().filter_map(Value::as_object_mut) {
+            if let Some(vault) = &self.vault {
+                task.entry("Vault").or_insert_with(|| vault.clone());
+            }
+            if self.secrets.is_empty() {
+                continue;
+            }
+            let mut all = take(task, "Secrets");
+            let own: Vec<Value> = all.iter().map(|secret| secret["Name"].clone()).collect();
+            all.extend(self.secrets.iter().filter(|secret| !own.contains(&secret["Name"])).cloned());
+            put(task, "Secrets", all);
+        }
     }
 }
 
@@ -229,20 +227,7 @@ fn job(fields: &mut Fields) {
         .map(|task| json!({ "Name": task.get("Name").cloned(), "Tasks": [task] }))
         .collect();
     groups.extend(take(fields, "TaskGroups"));
-    if let Some(vault) = fields.remove("#Vault") {
-        for group in &mut groups {
-            if let Some(Value::Array(tasks)) = group.get_mut("Tasks") {
-                spread_vault(tasks, &vault);
-            }
-        }
-    }
-    let secrets = take(fields, "#Secrets");
-    if !secrets.is_empty() {
-        for group in &mut groups {
-            if let Some(Value::Array(tasks)) = group.get_mut("Tasks") {
-                spread_secrets(tasks, &secrets);
-            }
-        }
-    }
+    let outer = Outer::take(fields);
+    groups.iter_mut().filter_map(Value::as_object_mut).for_each(|group| outer.spread(group));
     put(fields, "TaskGroups", groups);
 }

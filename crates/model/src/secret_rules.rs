@@ -38,6 +38,15 @@ pub fn attribute(provider: &str) -> String {
     format!("plugins.secrets.{provider}.version")
 }
 
+/// Whether a variable steers a dynamic linker, a shell or an interpreter: by it, whoever submits a job would run
+/// programs as the agent's user.
+fn steers(name: &str) -> bool {
+    const NAMES: &[&str] =
+        &["PATH", "HOME", "IFS", "ENV", "SHELLOPTS", "GCONV_PATH", "NODE_OPTIONS", "JAVA_TOOL_OPTIONS", "GODEBUG"];
+    const BEGINNINGS: &[&str] = &["LD_", "BASH", "PYTHON", "PERL", "RUBY", "GIT_"];
+    NAMES.contains(&name) || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+}
+
 /// Everything that is wrong with the task's `secret` blocks, each in words.
 pub(crate) fn mistakes(task: &Task) -> Vec<String> {
     let mut names = BTreeSet::new();
@@ -65,6 +74,9 @@ pub(crate) fn mistakes(task: &Task) -> Vec<String> {
                 // It becomes a file name and the name of an attribute.
                 if !other.chars().all(|c| word(c) || c == '-') {
                     wrong("the name of its provider is letters, digits, underscores and hyphens");
+                }
+                for name in secret.env.keys().filter(|name| steers(name)) {
+                    wrong(&format!("env may not set {name}: the executable runs with the rights of the agent"));
                 }
                 if !secret.config.is_empty() {
                     wrong("config is for the providers nomad and vault; write env");
@@ -114,6 +126,8 @@ mod tests {
             (json!({"Name": "a", "Provider": "nomad"}), "no path"),
             (json!({"Name": "a", "Provider": "../x", "Path": "p"}), "the name of its provider"),
             (json!({"Name": "a", "Provider": "x", "Path": "p", "Config": {"a": 1}}), "write env"),
+            (json!({"Name": "a", "Provider": "x", "Path": "p", "Env": {"LD_PRELOAD": "/x.so"}}), "not set LD_PRELOAD"),
+            (json!({"Name": "a", "Provider": "x", "Path": "p", "Env": {"PATH": "/tmp"}}), "may not set PATH"),
             (json!({"Name": "a", "Provider": "nomad", "Path": "p", "Env": {"a": "1"}}), "env is for executables"),
             (json!({"Name": "a", "Provider": "nomad", "Path": "p", "Config": {"engine": "kv"}}), "there is namespace"),
             (json!({"Name": "a", "Provider": "nomad", "Path": "p", "Config": {"namespace": 1}}), "is a text"),

@@ -38,6 +38,7 @@ unsupported! {
     volumes: "volumes and CSI plugins", "use host volumes of the node's configuration";
     monitor_export: "the agent's older log", "read its log_file or its journal; /v1/agent/monitor follows the log \
         from now on";
+    host: "facts of an agent's machine", "those of a node are in GET /v1/node/:id; look at a server's on the machine";
     debug: "profiling over HTTP", "use the system's profilers on the agent's process";
     set_servers: "changing the list of servers at run time", "the agent's configuration names them";
     schedulers_config: "changing the number of workers at run time", "set server.num_schedulers in the configuration";

@@ -3,7 +3,8 @@
 //	go-host <plugin binary> [plugin arguments]
 //	go-host -device <directory> <plugin binary> [plugin arguments]
 //
-// The plugin must be the mock driver; with -device it is the mock device plugin on that directory, which has one file. Every check prints a line; the exit code is 0 only if all held.
+// The plugin must be the mock driver; with -device it is the mock device plugin on that directory,
+// which has one file. Every check prints a line; the exit code is 0 only if all held.
 package main
 
 import (

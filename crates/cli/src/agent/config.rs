@@ -329,8 +329,9 @@ pub(crate) struct Client {
     pub(crate) network_interface: Option<String>,
     /// Directories of CNI plugins, with colons between them.
     pub(crate) cni_path: Option<String>,
-    /// Directory of the networks that jobs may name as `cni/NAME`.
+    /// Directory of executables that the node asks for things, such as secrets.
     pub(crate) common_plugin_dir: Option<String>,
+    /// Directory of the networks that jobs may name as `cni/NAME`.
     pub(crate) cni_config_dir: Option<String>,
     /// The bridge of network mode `bridge`.
     pub(crate) bridge_network_name: Option<String>,

@@ -171,21 +171,15 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     let begun = when::now_ns();
     let name = format!("drover-debug-{}", when::stamp(begun).replace(':', ""));
     let parent = args.output.clone().unwrap_or_default();
-    let mut files = Files::new(parent.join(&name), args.verbose)?;
     if args.pprof_duration.is_some() || args.pprof_interval.is_some() {
         output::note("-pprof-duration and -pprof-interval have no effect: there are no profiles of this kind.");
     }
     let stale = |call: Call<Value>| call.with_some("stale", args.stale.then_some(true));
 
-    // Whoever may not even ask for the nodes gets the error, and no archive.
-    let nodes = match chosen_nodes(&conn, &args).await {
-        Ok(nodes) => nodes,
-        Err(error) => {
-            let _ = std::fs::remove_dir_all(&files.dir);
-            return Err(error);
-        }
-    };
+    // Whoever may not even ask for these gets the error, and no archive.
+    let nodes = chosen_nodes(&conn, &args).await?;
     let servers = chosen_servers(&conn, &args.server_id).await?;
+    let mut files = Files::new(parent.join(&name), args.verbose)?;
     let over = CancellationToken::new();
     let mut followed = JoinSet::new();
     for (file, call) in streams(&args, &nodes, &servers) {

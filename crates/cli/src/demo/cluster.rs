@@ -259,3 +259,36 @@ pub(crate) fn parent_of(pid: i32) -> Option<i32> {
     // The command name may hold spaces and parentheses: fields are counted from the last one.
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plugin_cgroups_are_found_by_the_name_that_the_node_gives_them() {
+        let data = Path::new("/tmp/demo/node-1/data");
+        assert_eq!(sweep::node_name(data), client::ClientConfig::new(data, "").name_on_this_machine());
+    }
+
+    #[test]
+    fn cgroups_to_which_no_process_leads_go_with_their_node() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let data = dir.path().join("node/data");
+        let id = |n: u8| format!("{:08x}-0000-4000-8000-{n:012x}", std::process::id());
+        let alloc = id(1);
+        fs::create_dir_all(data.join("alloc").join(&alloc)).expect("an allocation");
+        let parents = ["/sys/fs/cgroup/freezer/nomad", "/sys/fs/cgroup/nomad.slice"].map(Path::new);
+        let Some(parent) = parents.into_iter().find(|parent| fs::create_dir_all(parent).is_ok()) else {
+            return skip::cannot("no cgroup can be made");
+        };
+        let names = [format!("{alloc}.task"), format!("plugin-{}.some", sweep::node_name(&data))];
+        let left = names.map(|name| parent.join(name));
+        let other = parent.join(format!("{}.task", id(2)));
+        for cgroup in left.iter().chain([&other]) {
+            fs::create_dir(cgroup).expect("a cgroup");
+        }
+        assert!(sweep::end_everything_of(dir.path()).is_empty());
+        assert!(left.iter().all(|cgroup| !cgroup.exists()), "{left:?}");
+        fs::remove_dir(&other).expect("what belongs to another node stays");
+    }
+}

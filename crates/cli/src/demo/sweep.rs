@@ -14,6 +14,7 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process};
+use sha2::{Digest as _, Sha256};
 
 /// How long the end of all processes is waited for.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -65,8 +66,7 @@ pub fn end_everything_of(dir: &Path) -> BTreeMap<i32, String> {
         }
         std::thread::sleep(Duration::from_millis(20));
     };
-    let beside: Vec<PathBuf> = cgroups.iter().flat_map(|cgroup| of_same_node(cgroup)).collect();
-    cgroups.extend(beside);
+    cgroups.extend(without_processes(dir));
     for cgroup in &cgroups {
         // A group is busy until its last member has been reaped.
         while let Err(error) = fs::remove_dir(cgroup) {
@@ -100,18 +100,35 @@ const OURS: &str = "drover";
 /// Parent of those that hosts make for tasks of Go drivers.
 const OF_GO_DRIVERS: &str = "nomad";
 
-/// All plugin cgroups of the node that made this one. A plugin that has ended leaves an empty cgroup, which no process
-/// leads to.
-fn of_same_node(cgroup: &Path) -> Vec<PathBuf> {
-    let name = cgroup.file_name().and_then(|name| name.to_str()).filter(|name| name.starts_with("plugin-"));
-    let (Some((node, _)), Some(parent)) = (name.and_then(|name| name.split_once('.')), cgroup.parent()) else {
-        return Vec::new();
+fn below(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// The name that a node's plugin cgroups have after `plugin-`, by its data directory: as the node says it.
+pub(crate) fn node_name(data: &Path) -> String {
+    let digest = Sha256::digest(data.join("client").as_os_str().as_encoded_bytes());
+    digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Cgroups of the plugins and tasks of all nodes below `dir`. What has ended before its agent leaves empty ones, which
+/// no process leads to. Tasks of Go drivers are meant: their names begin with the allocation, `<alloc>.<task>`.
+fn without_processes(dir: &Path) -> Vec<PathBuf> {
+    // Of one agent, or of several in directories of their own.
+    let nodes: Vec<PathBuf> = below(dir).flat_map(|entry| [entry.join("data"), entry]).collect();
+    let ids = nodes.iter().flat_map(|data| below(&data.join("alloc")));
+    let allocs = ids.filter_map(|alloc| Some(alloc.file_name()?.to_str()?.to_owned()));
+    let plugins = nodes.iter().map(|data| format!("plugin-{}", node_name(data)));
+    let owners: BTreeSet<String> = allocs.chain(plugins).collect();
+    let root = Path::new("/sys/fs/cgroup");
+    let parents = below(root).chain([root.to_owned()]).flat_map(|hierarchy| {
+        ["nomad", "nomad/share", "nomad/reserve", "nomad.slice", "nomad.slice/share.slice", "nomad.slice/reserve.slice"]
+            .map(|parent| hierarchy.join(parent))
+    });
+    let of_ours = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.and_then(|name| name.split_once('.')).is_some_and(|(owner, _)| owners.contains(owner))
     };
-    let of_node = |entry: &fs::DirEntry| {
-        let rest = entry.file_name().to_str().and_then(|name| Some(name.strip_prefix(node)?.starts_with('.')));
-        rest.unwrap_or_default()
-    };
-    fs::read_dir(parent).into_iter().flatten().flatten().filter(of_node).map(|entry| entry.path()).collect()
+    parents.flat_map(|parent| below(&parent).filter(of_ours).collect::<Vec<_>>()).collect()
 }
 
 /// Directories of the tasks' cgroups that a process is in, in all hierarchies.

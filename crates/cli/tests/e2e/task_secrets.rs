@@ -11,7 +11,8 @@ fn provider(dir: &Path) {
     let file = dir.join("secrets/pass-store");
     fs::create_dir_all(dir.join("secrets")).expect("a directory");
     let script = "#!/bin/sh\ncase $1 in\nfingerprint) echo '{\"type\": \"secrets\", \"version\": \"0.3.0\"}' ;;\n\
-                  fetch) if [ -e \"$VAULT_DIR/locked\" ]; then\n\
+                  fetch) if [ -e \"$VAULT_DIR/slow\" ]; then sleep 71502; fi\n\
+                  if [ -e \"$VAULT_DIR/locked\" ]; then\n\
                   echo '{\"error\": \"the store is locked\"}'; exit 1; fi\n\
                   echo \"{\\\"result\\\": {\\\"pin\\\": \\\"$CPI_OPERATION-$2-$WHO\\\"}}\" ;;\nesac\n";
     fs::write(&file, script).expect("a program");
@@ -115,6 +116,20 @@ fn secrets_of_tasks_come_from_variables_and_executables_at_each_start() {
     until("a start with the new value", || {
         agent.logs(&alloc, "t").contains("env second args fetch-a/b-t\ntemplate second two").then_some(())
     });
+    // An agent that dies while it asks leaves a process, and the next one ends it.
+    fs::write(dir.path().join("slow"), "").expect("slow");
+    agent.run(&job("cut", "raw_exec", dir.path()));
+    agent.cli_ok(&["var", "put", "-force", "nomad/jobs/cut/db", "password=first"]);
+    agent.cli_ok(&["var", "put", "-force", "nomad/jobs/cut", "note=one"]);
+    let asked = || agent.processes().into_iter().find(|(_, command)| command == "sleep 71502").map(|(pid, _)| pid);
+    let asked = until("a provider that is asked", asked);
+    agent.kill();
+    assert!(Path::new(&format!("/proc/{asked}")).exists(), "nobody has ended it yet");
+    fs::remove_file(dir.path().join("slow")).expect("fast");
+    agent.launch();
+    until("the end of what was left", || (!agent.processes().contains_key(&asked)).then_some(()));
+    let alloc = agent.alloc("cut", "running");
+    until("what the task sees", || agent.logs(&alloc, "t").contains("env first args fetch-a/b-t").then_some(()));
 }
 
 #[test]

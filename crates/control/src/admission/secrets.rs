@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use model::{Constraint, Job, secret_rules::attribute};
 
+use super::implied::imply;
+
 /// Gives groups whose tasks have secrets a constraint to nodes with each of the providers.
 pub(super) fn add(job: &mut Job) {
     for group in &mut job.task_groups {
@@ -15,9 +17,7 @@ pub(super) fn add(job: &mut Job) {
                 right: String::new(),
                 operator: "is_set".to_owned(),
             };
-            if !group.constraints.contains(&has) {
-                group.constraints.push(has);
-            }
+            imply(group, has);
         }
     }
 }

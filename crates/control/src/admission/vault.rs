@@ -9,6 +9,8 @@ use model::{
     vault_rules::{self, IDENTITY},
 };
 
+use super::implied::imply;
+
 /// What the servers say of Vault (`vault` of their configuration).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VaultRules {
@@ -35,8 +37,8 @@ pub(super) fn add(job: &mut Job, rules: Option<&VaultRules>) -> ValidationErrors
             right: ">= 0.6.1".to_owned(),
             operator: "semver".to_owned(),
         };
-        if wants && !group.constraints.contains(&reaches) {
-            group.constraints.push(reaches);
+        if wants {
+            imply(group, reaches);
         }
     }
     errors

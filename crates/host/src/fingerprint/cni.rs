@@ -1,20 +1,16 @@
 //! CNI plugins, and the kinds of network that groups can have on this node.
 
-use std::{
-    io::Read,
-    path::Path,
-    process::{Command, Stdio},
-    time::{Duration, Instant},
-};
+use std::{path::Path, process::Command};
 
 use model::resources::NodeNetwork;
 use node_config::ClientConfig;
 
-use super::facts::Facts;
+use super::{
+    facts::Facts,
+    said::{On, said},
+};
 use crate::network::{cni, netns, plan};
 
-/// How long a plugin may take to print its version.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// The version of a plugin that is installed and prints none.
 const UNKNOWN: &str = "unknown";
 
@@ -64,22 +60,7 @@ fn names(dir: &Path) -> Vec<String> {
 
 /// What a plugin prints about itself when `CNI_COMMAND` is not set.
 fn about(file: &Path) -> Option<String> {
-    let mut command = Command::new(file);
-    command.env_remove("CNI_COMMAND").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().ok()?;
-    let deadline = Instant::now() + PATIENCE;
-    while child.try_wait().ok()?.is_none() {
-        if Instant::now() > deadline {
-            let _ = child.kill();
-            let _ = child.wait();
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    let mut text = String::new();
-    // One or two lines, which the pipe buffers.
-    child.stderr.take()?.take(4096).read_to_string(&mut text).ok()?;
-    Some(text)
+    said(Command::new(file).env_remove("CNI_COMMAND"), &On::Stderr).ok()
 }
 
 /// The first word that looks like a version.

@@ -10,6 +10,7 @@ mod facts;
 mod host;
 mod netlink;
 mod network;
+mod said;
 mod storage;
 mod task_secrets;
 

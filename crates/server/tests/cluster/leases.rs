@@ -2,6 +2,7 @@
 //! xtask bench leases` runs.
 
 use std::{
+    collections::HashMap,
     io::Read,
     process::{Command, Stdio},
     time::{Duration, Instant},
@@ -10,6 +11,7 @@ use std::{
 use api::node_rpc::{
     FromNode, FromNodeMessage, Heartbeat, ToNode, ToNodeMessage, node_service_client::NodeServiceClient,
 };
+use model::{NodeId, StoreIndex};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
@@ -134,22 +136,63 @@ fn cpu_seconds() -> f64 {
     fields.unwrap_or(0.0) / 100.0
 }
 
+/// A server, and nodes that keep their leases.
+struct Fleet {
+    server: server::Server,
+    /// How many, and their lease.
+    nodes: u64,
+    lease: Duration,
+    process: Nodes,
+    /// Versions of the nodes when all were ready.
+    indexes: HashMap<NodeId, StoreIndex>,
+    _dir: tempfile::TempDir,
+}
+
+/// What became of the nodes.
+struct Outcome {
+    /// Nodes that the server took for lost.
+    lost: usize,
+    /// Leases that nodes saw run out.
+    lapses: u64,
+    /// Milliseconds to the slowest answer to a heartbeat.
+    slowest: u64,
+}
+
+impl Fleet {
+    async fn start() -> Self {
+        let (nodes, lease) = (setting("NODES", 1000) as u64, Duration::from_millis(setting("LEASE_MS", 2000) as u64));
+        let dir = tempfile::tempdir().unwrap();
+        let config = server::ServerConfig { data_dir: Some(dir.path().to_owned()), ..Default::default() };
+        let server = server::Server::start(config.with_lease(lease)).await.unwrap();
+        let process = beating(&server.handle().rpc_addr().to_string());
+        let ready = |state: &state::State| state.nodes().filter(|node| node.ready()).count() == nodes as usize;
+        let first = until(server.handle(), "all nodes are ready", ready).await;
+        let indexes = first.nodes().map(|node| (node.id, node.modify_index)).collect();
+        Self { server, nodes, lease, process, indexes, _dir: dir }
+    }
+
+    /// Ends the nodes.
+    fn seen(&mut self, last: &state::State) -> Outcome {
+        let lost = last.nodes().filter(|node| self.indexes.get(&node.id) != Some(&node.modify_index)).count();
+        let (lapses, slowest) = seen_by(&mut self.process);
+        Outcome { lost, lapses, slowest }
+    }
+}
+
+impl std::fmt::Display for Fleet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} nodes with a lease of {:?}", self.nodes, self.lease)
+    }
+}
+
 /// Many nodes with a short lease: what keeping them costs the server in peace, and whether any is lost while jobs are
 /// placed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement: needs optimisation and an idle machine to say anything"]
 async fn leases() {
-    let (nodes, peace, jobs) =
-        (setting("NODES", 1000), Duration::from_secs(setting("SECONDS", 30) as u64), setting("JOBS", 100));
-    let lease = Duration::from_millis(setting("LEASE_MS", 2000) as u64);
-    let dir = tempfile::tempdir().unwrap();
-    let config = server::ServerConfig { data_dir: Some(dir.path().to_owned()), ..Default::default() }.with_lease(lease);
-    let server = server::Server::start(config).await.unwrap();
-    let s = server.handle();
-    let mut process = beating(&s.rpc_addr().to_string());
-    let ready = |state: &state::State| state.nodes().filter(|node| node.ready()).count() == nodes as usize;
-    let first = until(s, "all nodes are ready", ready).await;
-    let indexes: std::collections::HashMap<_, _> = first.nodes().map(|node| (node.id, node.modify_index)).collect();
+    let (peace, jobs) = (Duration::from_secs(setting("SECONDS", 30) as u64), setting("JOBS", 100));
+    let mut fleet = Fleet::start().await;
+    let s = fleet.server.handle();
     let (begun, cpu) = (Instant::now(), cpu_seconds());
     tokio::time::sleep(peace).await;
     let share = (cpu_seconds() - cpu) / begun.elapsed().as_secs_f64() * 100.0;
@@ -159,15 +202,14 @@ async fn leases() {
         submit(s, job).await;
     }
     let last = until(s, "everything is placed", |state| state.alloc_count() == jobs as usize * 100).await;
-    let lost = last.nodes().filter(|node| indexes.get(&node.id) != Some(&node.modify_index)).count();
-    let (lapses, slowest) = seen_by(&mut process);
+    let Outcome { lost, lapses, slowest } = fleet.seen(&last);
     println!(
-        "{nodes} nodes with a lease of {lease:?}: {share:.1} % of a core, {lost} lost, {lapses} lapses, slowest \
+        "{fleet}: {share:.1} % of a core, {lost} lost, {lapses} lapses, slowest \
             answer {slowest} ms"
     );
     // For `cargo xtask bench leases`: per cent, nodes, lapses, milliseconds.
     println!("figures {share:.1} {lost} {lapses} {slowest}");
-    server.shutdown().await;
+    fleet.server.shutdown().await;
 }
 
 /// Many periodic jobs at one minute: how long after it all are launched, and all placed, and whether a lease is delayed
@@ -175,16 +217,9 @@ async fn leases() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement: needs optimisation and an idle machine to say anything"]
 async fn periodic() {
-    let (nodes, jobs) = (setting("NODES", 1000), setting("JOBS", 10_000) as usize);
-    let lease = Duration::from_millis(setting("LEASE_MS", 2000) as u64);
-    let dir = tempfile::tempdir().unwrap();
-    let config = server::ServerConfig { data_dir: Some(dir.path().to_owned()), ..Default::default() }.with_lease(lease);
-    let server = server::Server::start(config).await.unwrap();
-    let s = server.handle();
-    let mut process = beating(&s.rpc_addr().to_string());
-    let ready = |state: &state::State| state.nodes().filter(|node| node.ready()).count() == nodes as usize;
-    let first = until(s, "all nodes are ready", ready).await;
-    let indexes: std::collections::HashMap<_, _> = first.nodes().map(|node| (node.id, node.modify_index)).collect();
+    let jobs = setting("JOBS", 10_000) as usize;
+    let mut fleet = Fleet::start().await;
+    let s = fleet.server.handle();
     // A minute that leaves time to register them.
     let unix = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let minute = (unix().as_secs() + 40) / 60 + 1;
@@ -214,13 +249,12 @@ async fn periodic() {
     let launched = unix().saturating_sub(at);
     let last = until(s, "all are placed", |state| state.alloc_count() == jobs).await;
     let placed = unix().saturating_sub(at);
-    let lost = last.nodes().filter(|node| indexes.get(&node.id) != Some(&node.modify_index)).count();
-    let (lapses, slowest) = seen_by(&mut process);
+    let Outcome { lost, lapses, slowest } = fleet.seen(&last);
     println!(
-        "{jobs} periodic jobs at one minute on {nodes} nodes: the first launched after {begun:?}, all after \
+        "{jobs} periodic jobs at one minute, {fleet}: the first launched after {begun:?}, all after \
             {launched:?}, all placed after {placed:?}; {lost} nodes lost, {lapses} lapses, slowest answer {slowest} ms"
     );
     // For `cargo xtask bench periodic`: milliseconds, nodes, lapses, milliseconds.
     println!("figures {} {} {lost} {lapses} {slowest}", launched.as_millis(), placed.as_millis());
-    server.shutdown().await;
+    fleet.server.shutdown().await;
 }
