@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::Method;
 use model::{
     AclAuthMethod, AclBindingRule, AclPolicy, AclRole, AclToken, Allocation, CheckResult, Deployment, Evaluation, Job,
-    Node, SchedulerConfig, ServiceRegistration, StoreIndex,
+    Node, SchedulerConfig, ServiceRegistration, StoreIndex, VolumeClaim,
 };
 use serde::Serialize;
 use serde_json::Value;

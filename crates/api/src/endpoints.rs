@@ -410,9 +410,26 @@ macro_rules! endpoints {
             [variable_put (VariableView) -> VariableView = variables::put, "Writes a variable."]
         Delete (handler "`destroy` of the path") [variable_delete -> Raw = variables::delete, "Deletes a variable."];
     "/v1/volumes" ()
-        Get (ns CsiListVolume ListJobs) [volumes -> Vec<Value> = refused::empty_list, "Lists volumes: there \
-        are none."] Put (management) [refused refused::volumes];
+        Get (ns CsiListVolume ListJobs HostVolumeRead) [volumes -> Vec<HostVolumeStub> = volumes::list, "Lists \
+        volumes of type `host`; there are none of type `csi`."] Put (management) [refused refused::volumes];
+    "/v1/volumes/claims" ()
+        Get (ns HostVolumeRead) [volume_claims -> Vec<VolumeClaim> = volumes::claims, "Lists the claims of groups \
+        on host volumes."];
+    "/v1/volumes/claim/:id" (id)
+        Delete (ns HostVolumeDelete) [volume_claim_delete -> Raw = volumes::delete_claim, "Deletes a claim on a host \
+        volume."];
     "/v1/volumes/*rest" (rest) Any (management) [refused refused::volumes];
+    "/v1/volume/host/create" ()
+        Put (handler "`host-volume-create` in the namespace of the volume")
+            [host_volume_create (HostVolumeRequest) -> HostVolumeResponse = volumes::create, "Creates a host volume on \
+            a node, or changes one."];
+    "/v1/volume/host/register" ()
+        Put (handler "`host-volume-register` in the namespace of the volume")
+            [host_volume_register (HostVolumeRequest) -> HostVolumeResponse = volumes::register, "Registers a host \
+            volume that is there already, or changes one."];
+    "/v1/volume/host/:id" (id)
+        Get (ns HostVolumeRead) [host_volume -> HostVolumeDetail = volumes::get, "Reads a host volume."]
+        Delete (ns HostVolumeDelete) [host_volume_delete -> Raw = volumes::delete, "Deletes a host volume."];
     "/v1/volume/*rest" (rest) Any (management) [refused refused::volumes];
     "/v1/plugins" ()
         Get (plugin List) [volume_plugins -> Vec<Value> = refused::empty_list, "Lists plugins for volumes: there \

@@ -17,6 +17,7 @@ mod node_identity;
 mod remote;
 mod services;
 mod variables;
+mod volumes;
 
 pub use acl::*;
 pub use acl_explain::*;
@@ -36,6 +37,7 @@ pub use node_identity::*;
 pub use remote::*;
 pub use services::*;
 pub use variables::*;
+pub use volumes::*;
 
 /// Bytes in base64, as Go writes them; null when absent.
 pub mod base64_bytes {

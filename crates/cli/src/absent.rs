@@ -43,11 +43,9 @@ const ABSENT: &[(&[&str], &str)] = &[
     ),
     (&["server", "join"], "Servers do not join each other: those with the same etcd and prefix are one cluster."),
     (&["setup"], "There is no integration with Consul or Vault that could be set up."),
-    (
-        &["volume"],
-        "There are no CSI and no dynamic volumes yet. A node offers directories with `host_volume` in its \
-            configuration.",
-    ),
+    (&["volume", "deregister"], "There are no CSI volumes. `drover volume delete` forgets a registered host volume."),
+    (&["volume", "detach"], "There are no CSI volumes, and a host volume is attached to nothing."),
+    (&["volume", "snapshot"], "There are no CSI volumes; snapshots of host volumes are their plugin's to make."),
 ];
 
 const ENTERPRISE: &str = "Only Nomad Enterprise has what it is for.";

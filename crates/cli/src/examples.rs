@@ -118,6 +118,29 @@ drover ui -authenticate hello    open the page of job hello, logged in
 drover ui -show-url 4f2a    print the address of an allocation's page"
         }
         ["var", verb] => var(verb)?,
+        ["volume", words @ ..] => volume(words)?,
+        _ => return None,
+    })
+}
+
+fn volume(words: &[&str]) -> Option<&'static str> {
+    Some(match words {
+        ["claim", "delete"] => "drover volume claim delete -yes 4f2a    let the group take another volume",
+        ["claim", "list"] => "drover volume claim list -job db    list the claims of a job",
+        ["create"] => "drover volume create volume.hcl    let a node make the volume",
+        ["delete"] => {
+            "\
+drover volume delete 4f2a    delete a volume with its data
+drover volume delete -force 4f2a    forget one whose node is gone"
+        }
+        ["init"] => "drover volume init    write volume.hcl, an example",
+        ["register"] => "drover volume register existing.hcl    offer a directory that is there already",
+        ["status"] => {
+            "\
+drover volume status    list the volumes
+drover volume status 4f2a    show one, and who uses it
+drover volume status -node edge-1    list those of a node"
+        }
         _ => return None,
     })
 }

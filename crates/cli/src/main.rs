@@ -128,6 +128,9 @@ enum Command {
     Var(commands::var::Command),
     /// Show the version
     Version(commands::version::Args),
+    /// Work with dynamic host volumes
+    #[command(subcommand)]
+    Volume(commands::volume::Command),
 }
 
 fn main() -> ExitCode {
@@ -195,6 +198,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                 Command::System(c) => commands::system::run(c).await,
                 Command::Ui(args) => commands::ui::run(args).await,
                 Command::Var(c) => commands::var::run(c).await,
+                Command::Volume(c) => commands::volume::run(c).await,
                 Command::Agent(_)
                 | Command::ArtifactFetch
                 | Command::Driver(_)

@@ -274,6 +274,37 @@ pub(crate) fn size(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
+/// A number of bytes as people write it: `10GB` (powers of ten) or
+/// `1.5 GiB` (powers of two); `None` = it is none.
+pub(crate) fn parse_size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" => 1000,
+        "m" | "mb" => 1_000_000,
+        "g" | "gb" => 1_000_000_000,
+        "t" | "tb" => 1_000_000_000_000,
+        "ki" | "kib" => 1 << 10,
+        "mi" | "mib" => 1 << 20,
+        "gi" | "gib" => 1 << 30,
+        "ti" | "tib" => 1 << 40,
+        _ => return None,
+    };
+    if let Ok(number) = number.parse::<u64>() {
+        return number.checked_mul(factor);
+    }
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a size with a fraction is not exact; the sign is no part of it"
+    )]
+    let rounded = |number: f64| (number * factor as f64).round() as u64;
+    number.parse::<f64>().ok().map(rounded)
+}
+
 /// What a long-running process says about itself at its start: in one piece, and nobody has to listen. A closed pipe
 /// must never end an agent.
 pub(crate) fn announce<S: AsRef<str>>(before: &str, rows: &[(&str, S)], after: &str) {
@@ -291,7 +322,7 @@ pub(crate) fn lower<T: serde::Serialize>(value: &T) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Table, size, visible};
+    use super::{Table, parse_size, size, visible};
 
     #[test]
     fn what_others_wrote_does_not_steer_the_terminal() {
@@ -348,5 +379,17 @@ mod tests {
         assert_eq!(size(12), "12 B");
         assert_eq!(size(2048), "2.0 KiB");
         assert_eq!(size(5 * 1024 * 1024), "5.0 MiB");
+        for (text, bytes) in [
+            ("12", Some(12)),
+            ("10GB", Some(10_000_000_000)),
+            ("1.5 GiB", Some(3 << 29)),
+            ("2 mib", Some(2 << 20)),
+            ("", None),
+            ("1.2.3", None),
+            ("-1", None),
+            ("5 parsecs", None),
+        ] {
+            assert_eq!(parse_size(text), bytes, "{text:?}");
+        }
     }
 }

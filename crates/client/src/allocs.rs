@@ -7,7 +7,7 @@ use std::{
 
 use hooks::sticky::{End, Present};
 use host::{cpuset::Tenant, fingerprint::parse_ranges, owner::Owner};
-use model::AllocId;
+use model::{AllocId, Namespace, volume::uses};
 
 use crate::alloc::AllocHandle;
 
@@ -70,5 +70,17 @@ impl Present for Here {
         };
         let holders = others.filter(|(_, handle)| holds(handle)).map(|(id, _)| id);
         holders.filter_map(|id| Some((id, self.end_of(id).filter(|end| !end.over)?))).collect()
+    }
+
+    fn leaving_writers(&self, namespace: &Namespace, volume: &str, other_than: AllocId) -> Vec<(AllocId, End)> {
+        let others = handles(&self.0).into_iter().filter(|(id, _)| *id != other_than);
+        let leaves = |handle: &AllocHandle| {
+            let view = handle.view.borrow();
+            let alloc = &view.alloc;
+            let group = view.job.group(&alloc.task_group).filter(|_| alloc.namespace == *namespace);
+            alloc.server_terminal() && group.and_then(|group| uses(group, alloc.index(), volume)) == Some(true)
+        };
+        let leaving = others.filter(|(_, handle)| leaves(handle)).map(|(id, _)| id);
+        leaving.filter_map(|id| Some((id, self.end_of(id).filter(|end| !end.over)?))).collect()
     }
 }

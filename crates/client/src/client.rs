@@ -19,6 +19,7 @@ use hooks::{
     discovery::Discovery,
     displaced::Displaced,
     drivers::Drivers,
+    host_volumes::VolumePlugins,
     identities::Identities,
     launch::Launch,
     network::Networks,
@@ -29,6 +30,7 @@ use hooks::{
     templates::Templates,
     tokens::Tokens,
     vault::{VaultTokens, Vaults},
+    volume_turns::VolumeTurns,
 };
 use host::{cgroup, cpuset::CoreBinder, env, fingerprint, leftovers::Places, node_env::NodeEnv, seeds::Seeds};
 use lifecycle::remote::node::Stored;
@@ -57,6 +59,7 @@ use crate::{
     error::StartError,
     former::{Known, Sweep},
     handle::{ClientHandle, Inner},
+    host_volumes::{self, HostVolumes},
     ledger::{self, Ledger},
     lock::DirLock,
     node::{NodeCommand, NodeLoop},
@@ -179,6 +182,7 @@ impl Client {
         node.id = identity.node_id;
         node.secret_id = identity.secret_id;
         node.meta = metadata.merged();
+        node.host_volumes = host_volumes::at_start(&store, &config.host_volumes);
         node.computed_class = fingerprint::computed_class(&node);
         let Known { allocs: known, live, forgotten, origins, unconfirmed } = Known::of(restored.allocs);
         // A node that has anything to account for does not keep the servers waiting.
@@ -259,6 +263,7 @@ impl Client {
         let starter = Starter {
             hooks: vec![
                 Arc::new(Displaced { present: Box::new(Here(allocs.clone())) }),
+                Arc::new(VolumeTurns { env: env.clone(), present: Box::new(Here(allocs.clone())) }),
                 Arc::new(former),
                 Arc::new(Directories { store: store.clone() }),
                 api.clone(),
@@ -353,6 +358,20 @@ impl Client {
             stop: stop.clone(),
         }));
 
+        let (told_volumes, told) = mpsc::unbounded_channel();
+        let volumes = HostVolumes {
+            plugins: VolumePlugins {
+                env: of_requests.clone(),
+                volumes_dir: config.host_volumes_dir.clone(),
+                plugin_dir: config.host_volume_plugin_dir.clone(),
+                lock_dir: config.volume_locks_dir(),
+            },
+            store: store.clone(),
+            configured: config.host_volumes.clone(),
+            node: node.clone(),
+            told,
+            stop: stop.clone(),
+        };
         let (node_commands, commands) = mpsc::unbounded_channel();
         let (to_node, from_server) = mpsc::unbounded_channel();
         let slots = restored
@@ -370,6 +389,7 @@ impl Client {
             schemas: schemas.clone(),
             drivers: drivers.clone(),
             remote: remote.clone(),
+            volumes: told_volumes,
             outbox: outbox.clone(),
             cores: cores.clone(),
             stop: stop.clone(),
@@ -401,7 +421,7 @@ impl Client {
             reset,
             stop: stop.clone(),
         };
-        let mut loops = vec![tokio::spawn(remote_loop.run())];
+        let mut loops = vec![tokio::spawn(remote_loop.run()), tokio::spawn(volumes.run())];
         // Before the loops and the session: what starts from now on is not left over from a former run.
         if !around.simulated {
             sweep.run(&known, &live, &restored.ledger).await;

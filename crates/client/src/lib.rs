@@ -24,6 +24,7 @@ mod elsewhere;
 pub mod error;
 mod former;
 mod handle;
+mod host_volumes;
 pub mod http;
 mod inventory;
 mod ledger;

@@ -25,6 +25,7 @@ use crate::{
     alloc::{AllocCommand, AllocEvent, AllocHandle, AllocLoop, AllocView, parts::Parts, run::Origin},
     allocs::{Allocs, handle, handles},
     error::RequestError,
+    host_volumes::Told,
     inventory,
     session::{FromServer, Placed},
 };
@@ -46,6 +47,7 @@ pub(crate) struct NodeLoop {
     pub(crate) schemas: watch::Sender<Arc<Vec<DriverSchema>>>,
     pub(crate) drivers: Arc<Drivers>,
     pub(crate) remote: RemoteManager,
+    pub(crate) volumes: mpsc::UnboundedSender<Told>,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) cores: Arc<CoreBinder>,
     pub(crate) stop: CancellationToken,
@@ -151,6 +153,7 @@ impl NodeLoop {
                     tokio::spawn(inventory::tell(self.remote.clone(), handles(&self.allocs), to));
                 }
             }
+            FromServer::HostVolumes(told) => drop(self.volumes.send(told)),
             FromServer::ListRemote { ask, answer } => self.remote.list(ask, answer),
             FromServer::Lost => self.cut_off(true),
             FromServer::Orders { full, orders, released } => self.remote.orders(full, orders, released),

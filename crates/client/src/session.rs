@@ -20,7 +20,7 @@ use api::node_rpc::{
 use futures::future::BoxFuture;
 use hooks::tokens::{self, AskTokens};
 use hyper_util::rt::TokioIo;
-use model::{AllocId, Allocation, ClusterId, Job, JobKey, Node, RemoteOrder, StoreIndex};
+use model::{AllocId, Allocation, ClusterId, DynamicVolume, Job, JobKey, Node, RemoteOrder, StoreIndex};
 use node_record::{
     lease::{BootInstant, Lease},
     membership::{Meaning, Membership, Ticket, WRITTEN_WITHIN},
@@ -40,7 +40,7 @@ use tonic::{
     transport::{Channel, Endpoint, Uri},
 };
 
-use crate::credentials::Credentials;
+use crate::{credentials::Credentials, host_volumes::Told};
 
 /// What a server says.
 #[derive(Debug)]
@@ -51,6 +51,8 @@ pub(crate) enum FromServer {
     Allocs { full: bool, allocs: Vec<Placed>, removed: Vec<AllocId> },
     /// Orders; `full` = exactly these.
     Orders { full: bool, orders: Vec<RemoteOrder>, released: Vec<String> },
+    /// The dynamic host volumes of the node: exactly these. What becomes of them goes into this session.
+    HostVolumes(Told),
     /// A question about a provider; its answer goes into this session.
     ListRemote { ask: ListRemote, answer: mpsc::Sender<FromNode> },
     /// The session is over.
@@ -492,7 +494,7 @@ impl Session {
                 }
                 () = membership.written(ticket.unwrap_or_default()), if ticket.is_some() => {
                     while let Some(next) = waiting.pop_front_if(|next| Some(next.ticket) <= ticket) {
-                        self.act_on(next.message, &mut jobs)?;
+                        self.act_on(next.message, &mut jobs, &out)?;
                     }
                     self.set_status(|s| s.waits_since = waiting.front().map(|first| first.since));
                 }
@@ -593,11 +595,14 @@ impl Session {
                                 holding until they have all");
                         }
                         // Lists from the past, or of servers that do not know everything yet.
-                        Some(ToNodeMessage::Allocs(_) | ToNodeMessage::RemoteOrders(_)) if !holds.is_empty() => {}
-                        Some(message @ (ToNodeMessage::Allocs(_) | ToNodeMessage::RemoteOrders(_))) => {
+                        Some(ToNodeMessage::Allocs(_) | ToNodeMessage::RemoteOrders(_) | ToNodeMessage::HostVolumes(_))
+                            if !holds.is_empty() => {}
+                        Some(message @ (ToNodeMessage::Allocs(_) | ToNodeMessage::RemoteOrders(_)
+                            | ToNodeMessage::HostVolumes(_))) => {
                             let index = match &message {
                                 ToNodeMessage::Allocs(allocs) => allocs.index,
                                 ToNodeMessage::RemoteOrders(orders) => orders.index,
+                                ToNodeMessage::HostVolumes(volumes) => volumes.index,
                                 _ => 0,
                             };
                             if waiting.len() >= WAITING {
@@ -623,8 +628,13 @@ impl Session {
     }
 
     /// Hands on lists and orders whose mark is written.
-    fn act_on(&self, message: ToNodeMessage, jobs: &mut Jobs) -> Result<(), Ended> {
+    fn act_on(&self, message: ToNodeMessage, jobs: &mut Jobs, out: &mpsc::Sender<FromNode>) -> Result<(), Ended> {
         match message {
+            ToNodeMessage::HostVolumes(told) => {
+                let read = |json: &Vec<u8>| node_rpc::from_json::<DynamicVolume>("a host volume", json);
+                let volumes = told.volumes_json.iter().map(read).collect::<Result<_, _>>()?;
+                self.hand_on(FromServer::HostVolumes(Told { volumes, answer: out.clone() }))
+            }
             ToNodeMessage::Allocs(allocs) => self.hand_on(decode_allocs(allocs, jobs)?),
             ToNodeMessage::RemoteOrders(orders) => {
                 let read = |json: &Vec<u8>| node_rpc::from_json::<RemoteOrder>("a remote order", json);

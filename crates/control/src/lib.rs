@@ -27,6 +27,7 @@
 //! | [`reports`] | the effects of nodes' reports on their allocations |
 //! | [`evaluations`] | how evaluations begin, wake and are given up |
 //! | [`takeover`] | what a recovery takes over from nodes and providers |
+//! | [`volumes`] | where dynamic host volumes are made, and what their nodes say of them |
 //! | [`runtimes`] | facts about remote runtimes for the other modules |
 //!
 //! Begin reading at [`Decision`], then [`collection`].
@@ -61,6 +62,7 @@ pub mod spaces;
 pub mod supervision;
 pub mod takeover;
 pub mod variables;
+pub mod volumes;
 
 use model::{StoreIndex, TimestampNs};
 use state::Batch;

@@ -25,6 +25,10 @@ pub enum Kind {
     RemoteInstance,
     /// A registration of a service.
     Service,
+    /// A dynamic host volume.
+    Volume,
+    /// A claim on one.
+    VolumeClaim,
 }
 
 impl fmt::Display for Kind {
@@ -37,6 +41,8 @@ impl fmt::Display for Kind {
             Self::Deployment => "deployment",
             Self::Node => "node",
             Self::Service => "service registration",
+            Self::Volume => "host volume",
+            Self::VolumeClaim => "host volume claim",
             Self::RemoteTask => "remote task",
             Self::RemoteInstance => "unbound remote instance",
         })

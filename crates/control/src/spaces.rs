@@ -98,6 +98,9 @@ pub fn delete_namespace(
     if state.variables_onward(Some(from), false).next().is_some_and(|variable| variable.namespace == *name) {
         uses.push(format!("namespace {shown:?} has variables associated with it in regions: [{region}]"));
     }
+    if state.volumes_onward(None, false).any(|volume| volume.namespace == *name) {
+        uses.push(format!("namespace {shown:?} has volumes associated with it in regions: [{region}]"));
+    }
     // A slot whose instance may still exist needs its record.
     let open = |slot: &model::RemoteTask| slot.slot.job().namespace == *name && !slot.settled();
     if state.remote_tasks().any(|slot| open(slot)) {

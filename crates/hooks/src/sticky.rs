@@ -12,7 +12,7 @@ use host::{
     seeds::Seeds,
 };
 use lifecycle::alloc::{events, machine::StartFailure};
-use model::{AllocId, TaskGroup};
+use model::{AllocId, Namespace, TaskGroup};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -36,6 +36,9 @@ pub trait Present: Send + Sync {
 
     /// Other allocations of this node that have not ended and have one of these devices (the group's id, the device's).
     fn holders(&self, devices: &[(String, String)], other_than: AllocId) -> Vec<(AllocId, End)>;
+
+    /// Other allocations of this node that are to stop, have not ended, and write to the host volume of that name.
+    fn leaving_writers(&self, namespace: &Namespace, volume: &str, other_than: AllocId) -> Vec<(AllocId, End)>;
 }
 
 /// Takes the data of former allocations over.

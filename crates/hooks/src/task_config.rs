@@ -18,6 +18,7 @@ use lifecycle::alloc::machine::StartFailure;
 use model::{
     Task,
     task::{Action, LogConfig, VolumeMount},
+    volume::source_of,
 };
 use node_config::ClientConfig;
 
@@ -256,9 +257,10 @@ impl TaskConfigs {
             selinux_label: text(selinux_label),
             request_name: name.clone(),
         };
+        let source = source_of(request, input.spec.alloc.index());
         if input.elsewhere {
             // The remote runtime knows its volumes by name; otherwise no server would have sent it this task.
-            return Ok(mounted(&request.source, false));
+            return Ok(mounted(&source, false));
         }
         if input.capabilities.no_mounts {
             let driver = &input.spec.task.driver;
@@ -267,9 +269,9 @@ impl TaskConfigs {
                     the node"
             ));
         }
-        let source = &request.source;
+        let node = self.env.node();
         let volume =
-            self.config.host_volumes.get(source).ok_or_else(|| format!("this node has no host volume {source:?}"))?;
+            node.host_volumes.get(&*source).ok_or_else(|| format!("this node has no host volume {source:?}"))?;
         if !std::path::Path::new(&volume.path).exists() {
             return Err(format!("{} of host volume {source:?} does not exist on this node", volume.path));
         }

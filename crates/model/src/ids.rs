@@ -93,6 +93,10 @@ uuid_kinds! {
     ClusterId,
     /// One stretch of the history of the servers' state: between two starts of a server, or two recoveries.
     GenerationId,
+    /// A dynamic host volume.
+    VolumeId,
+    /// A claim of a group on such a volume.
+    ClaimId,
 }
 
 macro_rules! name_kinds {

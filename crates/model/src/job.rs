@@ -459,16 +459,16 @@ pub struct VolumeRequest {
     pub source: String,
     /// Tasks cannot write to it.
     pub read_only: bool,
-    /// CSI access mode.
+    /// How it is used: one of the ways that the volume allows. Unset = the first that serves.
     pub access_mode: String,
-    /// CSI attachment mode.
+    /// How it is attached: one of the ways that the volume allows. Unset = the first that serves.
     pub attachment_mode: String,
     /// CSI mount options.
     #[job(shape = Shape::One(schema::opaque::MOUNT_OPTIONS))]
     pub mount_options: Option<serde_json::Value>,
-    /// One volume for each allocation.
+    /// One volume for each allocation: `source[0]`, `source[1]`, and so on.
     pub per_alloc: bool,
-    /// The group stays with the volume that it had.
+    /// Replacements go where a dynamic volume is that the group has had.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[job(left_out)]
     pub sticky: bool,

@@ -51,6 +51,7 @@ pub mod updates;
 pub mod validate;
 pub mod variables;
 pub mod vault_rules;
+pub mod volume;
 
 pub use acl::{AclPolicy, AclRole, AclRolePolicy, AclToken, AclTokenRole, JobAcl, OneTimeToken};
 pub use acl_login::{AclAuthMethod, AclAuthMethodConfig, AclBindingRule};
@@ -67,8 +68,8 @@ pub use eval::{EvalStatus, Evaluation, Trigger};
 pub use go_duration::GoDuration;
 pub use go_time::GoTime;
 pub use ids::{
-    AllocId, ClusterId, DeploymentId, EvalId, GenerationId, IncarnationId, JobId, JobKey, Namespace, NodeId, SlotKey,
-    SlotParts, StoreIndex, TimestampNs,
+    AllocId, ClaimId, ClusterId, DeploymentId, EvalId, GenerationId, IncarnationId, JobId, JobKey, Namespace, NodeId,
+    SlotKey, SlotParts, StoreIndex, TimestampNs, VolumeId,
 };
 pub use job::{Job, JobStatus, JobType, TaskGroup};
 pub use map::Map;
@@ -91,3 +92,4 @@ pub use service::{Check, CheckResult, CheckStatus, RemoteServices, Service, Serv
 pub use task::Task;
 pub use updates::{spec_hash, specification_changed, tasks_updated};
 pub use validate::{ValidationErrors, Warnings, validate};
+pub use volume::{DynamicVolume, VolumeCapability, VolumeClaim, VolumeReport, VolumeState};

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     go_duration::GoDuration,
-    ids::{NodeId, StoreIndex, TimestampNs},
+    ids::{NodeId, StoreIndex, TimestampNs, VolumeId},
     map::Map,
     resources::{NodeReserved, NodeResources},
     secret::Secret,
@@ -115,6 +115,9 @@ pub struct Node {
     /// Host volumes by name.
     #[serde(rename = "HostVolumes")]
     pub host_volumes: Map<String, HostVolume>,
+    /// The servers forget its dynamic volumes with it.
+    #[serde(rename = "GCVolumesOnNodeGC", skip_serializing_if = "std::ops::Not::not")]
+    pub gc_volumes: bool,
     /// Host networks by name.
     #[serde(rename = "HostNetworks")]
     pub host_networks: Map<String, serde_json::Value>,
@@ -237,6 +240,13 @@ pub struct HostVolume {
     pub path: String,
     /// Only readable.
     pub read_only: bool,
+    /// The dynamic volume that it is; nil = the operator offers it in the node's configuration.
+    #[serde(rename = "ID", skip_serializing_if = "configured")]
+    pub id: VolumeId,
+}
+
+fn configured(id: &VolumeId) -> bool {
+    id.is_nil()
 }
 
 /// Something that happened to a node.

@@ -5,7 +5,7 @@
 //! in full, so the message is about the feature and not about syntax.
 
 use crate::{
-    job::{Job, TaskGroup, VolumeRequest},
+    job::{Job, TaskGroup},
     service::{Check, PROVIDER, Service},
     task::{Consul, Task},
 };
@@ -68,29 +68,8 @@ pub(crate) const GROUP: &[Refused<TaskGroup>] = &[
         reason: "CSI volumes are not attached yet",
         used: |g| g.volumes.values().any(|v| v.kind == "csi"),
     },
-    Refused {
-        feature: "volume.per_alloc of type \"host\"",
-        reason: "a host volume is one directory of its node, which all allocations there share; name another source \
-            for each group",
-        used: |g| g.volumes.values().any(|v| v.kind != "csi" && v.per_alloc),
-    },
-    Refused {
-        feature: "volume.access_mode, attachment_mode and mount_options of type \"host\"",
-        reason: "they are for CSI volumes; a host volume has read_only",
-        used: |g| {
-            let asks = |v: &VolumeRequest| {
-                !v.access_mode.is_empty() || !v.attachment_mode.is_empty() || v.mount_options.is_some()
-            };
-            g.volumes.values().any(|v| v.kind != "csi" && asks(v))
-        },
-    },
     // Clients of the API give every group a block with the default cluster in it, which asks for nothing.
     Refused { feature: "consul", reason: NO_CONSUL, used: |g| g.consul.as_ref().is_some_and(Consul::says_something) },
-    Refused {
-        feature: "volume.sticky",
-        reason: "a host volume is found by its name; constrain the group to its node",
-        used: |g| g.volumes.values().any(|v| v.sticky),
-    },
 ];
 
 pub(crate) const TASK: &[Refused<Task>] = &[

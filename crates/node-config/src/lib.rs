@@ -62,6 +62,12 @@ pub struct ClientConfig {
     pub prefer_ipv6: bool,
     /// Directories that jobs may mount, by name.
     pub host_volumes: BTreeMap<String, HostVolume>,
+    /// Directory of the volumes that plugins make.
+    pub host_volumes_dir: PathBuf,
+    /// Directory of executables that make host volumes.
+    pub host_volume_plugin_dir: PathBuf,
+    /// The servers forget the node's dynamic volumes when they forget the node.
+    pub gc_volumes: bool,
     /// Drivers that come with this binary: name and the command that serves them.
     pub builtin_drivers: Vec<PluginCommand>,
     /// Directory of executables that the node asks for things; those for secrets are in `secrets` below it.
@@ -396,6 +402,8 @@ impl ClientConfig {
             state_dir: data_dir.join("client"),
             alloc_dir: data_dir.join("alloc"),
             common_plugin_dir: data_dir.join("common_plugins"),
+            host_volumes_dir: data_dir.join("host_volumes"),
+            host_volume_plugin_dir: data_dir.join("host_volume_plugins"),
             node_name: node_name.into(),
             region: "global".into(),
             datacenter: "dc1".into(),
@@ -418,6 +426,7 @@ impl ClientConfig {
             max_allocs: 0,
             prefer_ipv6: false,
             host_volumes: BTreeMap::new(),
+            gc_volumes: false,
             builtin_drivers: Vec::new(),
             plugin_dir: None,
             plugins: BTreeMap::new(),
@@ -497,6 +506,12 @@ impl ClientConfig {
     #[must_use]
     pub fn secrets_dir(&self) -> PathBuf {
         self.common_plugin_dir.join("secrets")
+    }
+
+    /// Where the locks of volumes are.
+    #[must_use]
+    pub fn volume_locks_dir(&self) -> PathBuf {
+        self.state_dir.join("volume_locks")
     }
 
     /// Where log collectors have their state directories.

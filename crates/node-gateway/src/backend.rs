@@ -6,7 +6,8 @@ use api::node_rpc::{DriverSchemas, Inventory};
 use control::{introduction::Shown, sessions::SessionId};
 use futures::future::BoxFuture;
 use model::{
-    AllocClientUpdate, GenerationId, Node, NodeId, RemoteReport, SlotKey, StoreIndex, TimestampNs, node::NodeEvent,
+    AllocClientUpdate, GenerationId, Node, NodeId, RemoteReport, SlotKey, StoreIndex, TimestampNs, VolumeReport,
+    node::NodeEvent,
 };
 use state::{Mark, State};
 use tokio::sync::oneshot;
@@ -65,6 +66,8 @@ pub trait Backend: fmt::Debug + Send + Sync {
     fn ready_again(&self, from: SessionId) -> Stored<()>;
     /// A node reports an event of its own.
     fn record_event(&self, from: SessionId, event: NodeEvent) -> Stored<()>;
+    /// A node says what has become of its host volumes, and what it is with them; both are stored at once.
+    fn store_volumes(&self, from: SessionId, node: Option<Node>, reports: Vec<VolumeReport>) -> Stored<()>;
     /// A node reports states of its allocations.
     fn store_updates(&self, from: SessionId, updates: Vec<AllocClientUpdate>) -> Stored<()>;
     /// A node reports on remote tasks. The second part names the slots whose order (or release) the session must send

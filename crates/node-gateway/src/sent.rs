@@ -8,9 +8,9 @@ use std::{
     sync::Arc,
 };
 
-use api::node_rpc::{Allocs, RemoteOrders, to_json};
+use api::node_rpc::{Allocs, HostVolumes, RemoteOrders, to_json};
 use lifecycle::remote::order_for_node;
-use model::{AllocId, Allocation, JobKey, NodeId, RemoteOrder, RemoteTask, SlotKey, StoreIndex};
+use model::{AllocId, Allocation, JobKey, Node, NodeId, RemoteOrder, RemoteTask, SlotKey, StoreIndex, VolumeId};
 use state::{AppliedSet, Object, State};
 
 /// Objects of a node that may differ from what it has been told.
@@ -18,6 +18,8 @@ use state::{AppliedSet, Object, State};
 pub(crate) struct Changes {
     allocs: BTreeSet<AllocId>,
     slots: BTreeSet<SlotKey>,
+    /// Its host volumes may have changed.
+    volumes: bool,
 }
 
 impl Changes {
@@ -25,6 +27,7 @@ impl Changes {
     pub(crate) fn add(&mut self, more: Self) {
         self.allocs.extend(more.allocs);
         self.slots.extend(more.slots);
+        self.volumes |= more.volumes;
     }
 
     /// Takes out at most `most`. Slots come only when no allocation is left, because an order refers to an allocation
@@ -32,12 +35,13 @@ impl Changes {
     pub(crate) fn take_piece(&mut self, most: usize) -> Self {
         let allocs: BTreeSet<AllocId> = std::iter::from_fn(|| self.allocs.pop_first()).take(most).collect();
         let room = if self.allocs.is_empty() { most - allocs.len() } else { 0 };
-        Self { allocs, slots: std::iter::from_fn(|| self.slots.pop_first()).take(room).collect() }
+        let slots = std::iter::from_fn(|| self.slots.pop_first()).take(room).collect();
+        Self { allocs, slots, volumes: std::mem::take(&mut self.volumes) }
     }
 
     /// Whether there are no changes.
     pub(crate) fn is_empty(&self) -> bool {
-        self.allocs.is_empty() && self.slots.is_empty()
+        self.allocs.is_empty() && self.slots.is_empty() && !self.volumes
     }
 }
 
@@ -50,6 +54,7 @@ pub(crate) fn concerns(before: &State, applied: &AppliedSet) -> BTreeMap<NodeId,
             Object::Alloc(alloc) if change.deleted || alloc.alloc_modify_index == applied.index => {
                 concerns.entry(alloc.node_id).or_default().allocs.insert(alloc.id);
             }
+            Object::Volume(volume) => concerns.entry(volume.node_id).or_default().volumes = true,
             Object::RemoteTask(now) => {
                 let before = before.remote_task(&now.slot);
                 let managers = [before, Some(now).filter(|_| !change.deleted)];
@@ -71,16 +76,24 @@ pub(crate) struct Sent {
     jobs: HashSet<(JobKey, u64, StoreIndex)>,
     /// The record behind each of its orders. Shared with the servers' state, where an order would be a copy.
     records: HashMap<SlotKey, Arc<RemoteTask>>,
+    /// Revisions of the host volumes that it was told of; None = of none.
+    volumes: Option<Vec<(VolumeId, StoreIndex)>>,
     looks: u64,
 }
 
 /// The next messages; `None` = nothing to say.
-pub(crate) type News = (Option<Allocs>, Option<RemoteOrders>);
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct News {
+    /// First: allocations use them.
+    pub(crate) volumes: Option<HostVolumes>,
+    pub(crate) allocs: Option<Allocs>,
+    pub(crate) orders: Option<RemoteOrders>,
+}
 
 impl Sent {
     /// A node that has been told nothing.
     pub(crate) fn to(node: NodeId) -> Self {
-        Self { node, allocs: HashMap::new(), jobs: HashSet::new(), records: HashMap::new(), looks: 0 }
+        Self { node, allocs: HashMap::new(), jobs: HashSet::new(), records: HashMap::new(), volumes: None, looks: 0 }
     }
 
     /// Number of allocations and records looked at since the last call.
@@ -110,7 +123,8 @@ impl Sent {
         let released: BTreeSet<&SlotKey> =
             had.keys().chain(again).filter(|slot| !self.records.contains_key(*slot)).collect();
         orders.released = released.into_iter().map(ToString::to_string).collect();
-        (Some(allocs), Some(orders))
+        self.volumes = None;
+        News { volumes: self.told_volumes(state), allocs: Some(allocs), orders: Some(orders) }
     }
 
     /// The news among these changes. Always includes the orders of the slots in `again`.
@@ -150,7 +164,25 @@ impl Sent {
         }
         let some = !allocs.allocs_json.is_empty() || !allocs.removed.is_empty();
         let ordered = !orders.orders_json.is_empty() || !orders.released.is_empty();
-        (some.then_some(allocs), ordered.then_some(orders))
+        let volumes = if changes.volumes { self.told_volumes(state) } else { None };
+        News { volumes, allocs: some.then_some(allocs), orders: ordered.then_some(orders) }
+    }
+
+    /// The node's host volumes, when it has to act on them: one has another revision than it was told of, or is gone.
+    fn told_volumes(&mut self, state: &State) -> Option<HostVolumes> {
+        let revisions: Vec<_> = state.volumes_of(self.node).map(|volume| (volume.id, volume.revision)).collect();
+        self.looks += revisions.len() as u64;
+        let had = |node: &Arc<Node>| node.host_volumes.values().any(|volume| !volume.id.is_nil());
+        let known = self.volumes.replace(revisions);
+        let now = self.volumes.as_deref().unwrap_or_default();
+        let told = match known {
+            Some(known) => known != now,
+            None => !now.is_empty() || state.node(self.node).is_some_and(had),
+        };
+        told.then(|| HostVolumes {
+            volumes_json: state.volumes_of(self.node).map(|volume| to_json(&**volume)).collect(),
+            index: state.latest_index(),
+        })
     }
 
     /// The node's order for a slot.

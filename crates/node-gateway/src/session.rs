@@ -18,7 +18,7 @@ use api::node_rpc::{
 };
 use control::sessions::SessionId;
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
-use model::{AllocClientUpdate, GenerationId, Node, NodeId, RemoteReport, StoreIndex};
+use model::{AllocClientUpdate, GenerationId, Node, NodeId, RemoteReport, StoreIndex, VolumeReport};
 use state::{ClusterMeta, Mark};
 use tokio::sync::oneshot;
 
@@ -30,7 +30,7 @@ use crate::{
     messages::{Messages, Sender},
     node_claims::Term,
     registry::{Ask, SessionEntry},
-    sent::Sent,
+    sent::{News, Sent},
 };
 
 /// The server closes a connection that sends no Hello within this time.
@@ -448,14 +448,7 @@ impl Session {
                 }
             }
             FromNodeMessage::Node(update) => {
-                let node: Node = from_json("the node", &update.node_json).map_err(unreadable)?;
-                if node.id != self.node {
-                    return Err(Some(Farewell::refuse(format!(
-                        "the session of node {} describes node {}",
-                        self.node, node.id
-                    ))));
-                }
-                let stored = self.gateway.backend.update(node, self.id());
+                let stored = self.gateway.backend.update(self.itself(&update.node_json)?, self.id());
                 self.storing.push(stored.map(|result| Stored::Node { result }).boxed());
             }
             FromNodeMessage::AllocUpdates(updates) => {
@@ -500,6 +493,16 @@ impl Session {
                     let _ = waiting.send(listed);
                 }
             }
+            FromNodeMessage::HostVolumeReports(reports) => {
+                let parsed: Result<Vec<VolumeReport>, _> =
+                    reports.reports_json.iter().map(|json| from_json("a host volume's report", json)).collect();
+                let node = match reports.node_json.is_empty() {
+                    true => None,
+                    false => Some(self.itself(&reports.node_json)?),
+                };
+                let stored = self.gateway.backend.store_volumes(self.id(), node, parsed.map_err(unreadable)?);
+                self.storing.push(stored.map(|result| Stored::Node { result }).boxed());
+            }
             FromNodeMessage::DriverSchemas(told) => self.gateway.backend.driver_schemas(self.node, told),
             FromNodeMessage::SignIdentities(ask) => {
                 let answer = identities::sign(&self.gateway, self.node, ask);
@@ -512,6 +515,16 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// The node as it describes itself.
+    fn itself(&self, node_json: &[u8]) -> Result<Node, Option<Farewell>> {
+        let node: Node = from_json("the node", node_json).map_err(|error| Some(Farewell::refuse(error.to_string())))?;
+        if node.id != self.node {
+            let why = format!("the session of node {} describes node {}", self.node, node.id);
+            return Err(Some(Farewell::refuse(why)));
+        }
+        Ok(node)
     }
 
     async fn stored(&mut self, stored: Stored) -> Result<(), Option<Farewell>> {
@@ -579,10 +592,13 @@ impl Session {
         let (changed, again) = if full { self.entry.take_changes() } else { self.entry.take_piece() };
         // Read after the changes were taken: a change in between gets a second look.
         let state = self.gateway.backend.published();
-        let (allocs, orders) =
+        let News { volumes, allocs, orders } =
             if full { self.sent.all(&state, &again) } else { self.sent.changes(&state, &changed, &again) };
         self.gateway.sessions.looked(self.sent.take_looks());
         drop(state);
+        if let Some(volumes) = volumes {
+            self.send(ToNodeMessage::HostVolumes(volumes)).await?;
+        }
         if let Some(allocs) = allocs {
             self.send(ToNodeMessage::Allocs(allocs)).await?;
         }

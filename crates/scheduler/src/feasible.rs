@@ -3,15 +3,16 @@
 //! Computed once per computed class; only rules about unique attributes need each node.
 
 use model::{
-    job::{Job, TaskGroup, VolumeRequest},
-    node::{HostVolume, Node},
-    task::Task,
+    Constraint,
+    job::{Job, TaskGroup},
+    node::Node,
 };
 use state::{ALL_NODE_POOL, State};
 
 use crate::{
     devices::{DeviceAsks, Taken},
     rules::{Distinct, Rule, split},
+    volumes::VolumeAsks,
 };
 
 /// A glob for names of datacenters; nearly always `*` or plain text.
@@ -41,42 +42,18 @@ impl Glob {
     }
 }
 
-/// A volume that a group requests.
-struct Volume {
-    source: String,
-    read_only: bool,
-    /// Drivers of the tasks that mount it.
-    mounted_by: Vec<String>,
-}
-
-impl Volume {
-    fn new(name: &str, asked: &VolumeRequest, group: &TaskGroup) -> Self {
-        let mounts = |task: &&Task| {
-            task.volume_mounts.iter().any(|m| m.volume.as_deref().is_some_and(|v| v == name || v.contains("${")))
-        };
-        let mounted_by = group.tasks.iter().filter(mounts).map(|task| task.driver.clone()).collect();
-        Self { source: asked.source.clone(), read_only: asked.read_only, mounted_by }
-    }
-
-    fn fits(&self, offered: &HostVolume) -> bool {
-        self.read_only || !offered.read_only
-    }
-
-    /// Whether all its mounting tasks run in remote runtimes. These have a volume of that name, or report that they
-    /// lack one.
-    fn is_of_the_runtimes(&self, node: &Node) -> bool {
-        let elsewhere = |driver: &String| {
-            node.drivers.get(driver).and_then(|d| d.remote.as_ref()).is_some_and(|remote| remote.volumes)
-        };
-        !self.mounted_by.is_empty() && self.mounted_by.iter().all(elsewhere)
-    }
-}
-
 /// Whether a node is in the scope of a job: in its pool and datacenter.
 #[must_use]
 pub fn in_scope(job: &Job, node: &Node) -> bool {
     let pool = job.node_pool.is_empty() || job.node_pool == ALL_NODE_POOL || job.node_pool == node.pool;
     pool && (job.datacenters.is_empty() || job.datacenters.iter().any(|d| Glob::new(d).matches(&node.datacenter)))
+}
+
+/// Whether a node meets constraints that are no part of a job. `distinct_hosts` and `distinct_property` do not count.
+#[must_use]
+pub fn meets(constraints: &[Constraint], node: &Node, region: &str) -> bool {
+    let (rules, _) = split(constraints.iter().map(|constraint| (constraint, false)));
+    rules.iter().all(|rule| rule.holds(node, region))
 }
 
 /// A group's requirements on a node, apart from resources.
@@ -85,7 +62,7 @@ pub(crate) struct GroupRules {
     pool: String,
     datacenters: Vec<Glob>,
     drivers: Vec<String>,
-    volumes: Vec<Volume>,
+    pub(crate) volumes: VolumeAsks,
     csi: bool,
     modes: Vec<String>,
     host_networks: Vec<String>,
@@ -135,12 +112,7 @@ impl GroupRules {
             pool: job.node_pool.clone(),
             datacenters: job.datacenters.iter().map(|d| Glob::new(d)).collect(),
             drivers,
-            volumes: group
-                .volumes
-                .iter()
-                .filter(|(_, v)| v.kind != "csi")
-                .map(|(name, v)| Volume::new(name, v, group))
-                .collect(),
+            volumes: VolumeAsks::new(state, job, group),
             csi: group.volumes.values().any(|v| v.kind == "csi"),
             modes: networks().map(|n| n.mode.clone()).filter(|m| !matches!(m.as_str(), "" | "host")).collect(),
             host_networks,
@@ -168,7 +140,7 @@ impl GroupRules {
 
     /// Whether some rules need the node itself, not only its class.
     pub(crate) fn escaped(&self) -> bool {
-        !self.unique.is_empty() || !self.devices.is_empty()
+        !self.unique.is_empty() || !self.devices.is_empty() || self.volumes.dynamic()
     }
 
     pub(crate) fn region(&self) -> &str {
@@ -185,13 +157,7 @@ impl GroupRules {
         if self.csi {
             return Err("CSI volumes are not supported".to_owned());
         }
-        if !self
-            .volumes
-            .iter()
-            .all(|v| v.is_of_the_runtimes(node) || node.host_volumes.get(&v.source).is_some_and(|h| v.fits(h)))
-        {
-            return Err("missing compatible host volumes".to_owned());
-        }
+        self.volumes.class_meets(node)?;
         for mode in &self.modes {
             let offered = node.resources.networks.iter().any(|n| n.mode == *mode)
                 || node.resources.node_networks.iter().any(|n| n.mode == *mode);
@@ -211,6 +177,7 @@ impl GroupRules {
     /// Checks the rules that need the node itself.
     pub(crate) fn unique_meets(&self, node: &Node) -> Result<(), String> {
         self.broken(&self.unique, node)?;
+        self.volumes.node_meets(node)?;
         if self.devices.assign(node, &Taken::new()).is_none() {
             return Err("missing devices".to_owned());
         }

@@ -32,10 +32,11 @@ mod system;
 mod target;
 mod verify;
 mod version;
+mod volumes;
 
 pub use canary::Coverage;
 pub use disconnect::node_patience;
-pub use feasible::in_scope;
+pub use feasible::{in_scope, meets};
 use model::{
     eval::{EvalStatus, Evaluation},
     ids::{EvalId, JobKey, TimestampNs},

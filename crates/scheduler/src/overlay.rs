@@ -5,7 +5,11 @@ use std::{
     sync::Arc,
 };
 
-use model::{alloc::Allocation, ids::AllocId};
+use model::{
+    alloc::Allocation,
+    ids::{AllocId, Namespace},
+    volume::{host_requests, use_of},
+};
 use state::{Fleet, NodeSlot, NodeUse, PortSet, State};
 
 use crate::{
@@ -30,6 +34,8 @@ pub(crate) struct Overlay<'a> {
     given_cores: HashMap<NodeSlot, Vec<u16>>,
     /// And devices.
     given_devices: HashMap<NodeSlot, Taken>,
+    /// And allocations with host volumes.
+    given_volumes: HashMap<NodeSlot, Vec<Allocation>>,
 }
 
 impl<'a> Overlay<'a> {
@@ -48,6 +54,7 @@ impl<'a> Overlay<'a> {
             removed: HashSet::new(),
             given_cores: HashMap::new(),
             given_devices: HashMap::new(),
+            given_volumes: HashMap::new(),
         }
     }
 
@@ -100,6 +107,9 @@ impl<'a> Overlay<'a> {
             if given.peek().is_some() {
                 self.given_devices.entry(slot).or_default().extend(given);
             }
+            if asks_for_volumes(alloc) {
+                self.given_volumes.entry(slot).or_default().push(alloc.clone());
+            }
         }
         Some(slot)
     }
@@ -124,6 +134,20 @@ impl<'a> Overlay<'a> {
         taken
     }
 
+    /// The allocations that use a host volume of that namespace and name, and whether each writes to it. Computed when
+    /// a group requests a dynamic one.
+    pub(crate) fn volume_uses<'s>(
+        &'s self,
+        slot: NodeSlot,
+        namespace: &'s Namespace,
+        name: &'s str,
+    ) -> impl Iterator<Item = (&'s Allocation, bool)> {
+        let live = self.fleet.node(slot).into_iter().flat_map(|node| self.state.allocs_by_node(node.id));
+        let live = live.filter(|a| a.occupies() && !self.removed.contains(&a.id)).map(|a| &**a);
+        let given = self.given_volumes.get(&slot).into_iter().flatten();
+        live.chain(given).filter_map(|alloc| Some((alloc, use_of(alloc, namespace, name)?)))
+    }
+
     /// Devices in use. Computed when a group requests devices, which is rare.
     pub(crate) fn devices(&self, slot: NodeSlot) -> Taken {
         let Some(node) = self.fleet.node(slot) else { return Taken::new() };
@@ -132,4 +156,9 @@ impl<'a> Overlay<'a> {
         taken.extend(self.given_devices.get(&slot).into_iter().flatten().cloned());
         taken
     }
+}
+
+fn asks_for_volumes(alloc: &Allocation) -> bool {
+    let group = alloc.job.as_ref().and_then(|job| job.group(&alloc.task_group));
+    group.is_some_and(|group| host_requests(group).next().is_some())
 }

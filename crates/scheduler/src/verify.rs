@@ -22,6 +22,7 @@ use crate::{
     devices::{self, Taken},
     limits,
     pools::{PoolAsk, Pools},
+    volumes,
 };
 
 /// The accepted part of a plan.
@@ -130,6 +131,10 @@ fn check_node(
     if allocs.iter().any(|a| devices::of(a).next().is_some()) {
         check_devices(state, id, allocs, stopped)?;
     }
+    volumes::check(state, node, &fresh, || {
+        let others = state.allocs_by_node(id).filter(|a| !a.terminal() && !stopped.contains(&a.id));
+        Box::new(others.map(|a| &**a))
+    })?;
     check_pools(state, node, &fresh, stopped, pools)
 }
 

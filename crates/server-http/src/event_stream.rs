@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use access::{Level, Need};
+use access::{Capability, Level, Need};
 use api::{go_json, shapes::node_detail};
 use axum::body::Body;
 use bytes::Bytes;
@@ -89,6 +89,7 @@ fn need(topic: Topic, namespace: &str) -> Need<'_> {
         | Topic::AclAuthMethod
         | Topic::AclBindingRule => Need::Management,
         Topic::Recovery => Need::Operator(Level::Read),
+        Topic::HostVolume => Need::Namespace { namespace, any_of: &[Capability::HostVolumeRead] },
         Topic::Job | Topic::Evaluation | Topic::Allocation | Topic::Deployment | Topic::RemoteTask | Topic::Service => {
             Need::Namespace { namespace, any_of: READS_JOBS }
         }
@@ -203,6 +204,7 @@ fn payload(event: &Event) -> Result<Box<RawValue>, go_json::Error> {
         Payload::RemoteTask(record) => go_json::to_string(record, false)?,
         Payload::Service(registration) => go_json::to_string(registration, false)?,
         Payload::NodePool(pool) => go_json::to_string(&crate::nodes::pool_view(pool), false)?,
+        Payload::Volume(volume) => go_json::to_string(volume, false)?,
         Payload::AclPolicy(policy) => go_json::to_string(policy, false)?,
         Payload::AclToken(token) => go_json::to_string(token, false)?,
         Payload::AclRole(role) => go_json::to_string(role, false)?,
@@ -210,8 +212,12 @@ fn payload(event: &Event) -> Result<Box<RawValue>, go_json::Error> {
         Payload::AclBindingRule(rule) => go_json::to_string(rule, false)?,
         Payload::Recovery(meta) => go_json::to_string(&crate::operator::recovery_view(meta), false)?,
     };
-    // Nomad names this one object otherwise than its topic.
-    let name = if event.topic == Topic::AclAuthMethod { "AuthMethod" } else { event.topic.as_str() };
+    // Nomad names these objects otherwise than their topics.
+    let name = match event.topic {
+        Topic::AclAuthMethod => "AuthMethod",
+        Topic::HostVolume => "Volume",
+        topic => topic.as_str(),
+    };
     // An allocation that its `max_run_duration` has ended says so beside the object.
     let timeout = match &event.payload {
         Payload::Allocation(alloc) if &*alloc.client_description == MAX_RUN_EXCEEDED => {

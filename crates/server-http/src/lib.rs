@@ -59,6 +59,7 @@ mod services;
 mod stale;
 mod ui;
 mod variables;
+mod volumes;
 
 use std::sync::Arc;
 

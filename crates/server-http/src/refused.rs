@@ -35,7 +35,7 @@ pub(crate) fn reason(handler: &str) -> &'static str {
 }
 
 unsupported! {
-    volumes: "volumes and CSI plugins", "use host volumes of the node's configuration";
+    volumes: "CSI volumes and plugins", "create a dynamic host volume, or use one of the node's configuration";
     monitor_export: "the agent's older log", "read its log_file or its journal; /v1/agent/monitor follows the log \
         from now on";
     host: "facts of an agent's machine", "those of a node are in GET /v1/node/:id; look at a server's on the machine";
@@ -70,7 +70,7 @@ pub(crate) async fn acl(_: Ctx) -> Result<Reply, HttpError> {
     Err(HttpError::not_found("no such endpoint of access control"))
 }
 
-/// Volumes and plugins of any type that clients ask for in passing: there are none, truthfully.
+/// Plugins that clients ask for in passing: there are none, truthfully.
 pub(crate) async fn empty_list(ctx: Ctx) -> Result<Reply, HttpError> {
     ctx.read(1, &Vec::<()>::new())
 }

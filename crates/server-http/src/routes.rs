@@ -12,7 +12,7 @@ use crate::{
     nodes, operator, proxy, refused, remote,
     reply::{HttpError, Reply},
     request::Ctx,
-    scaling, search, services, ui, variables,
+    scaling, search, services, ui, variables, volumes,
 };
 
 /// Methods; PUT and POST are the same where nothing else is said.

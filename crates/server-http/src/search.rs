@@ -95,6 +95,10 @@ impl Seen {
         self.caller.may(&Need::NodePool { name, capability: NodePoolCapability::Read })
     }
 
+    fn volume(&self, namespace: &str) -> bool {
+        self.caller.may(&Need::Namespace { namespace, any_of: &[Capability::HostVolumeRead] })
+    }
+
     fn namespace(&self, name: &str) -> bool {
         self.caller.may(&Need::AnyIn(name))
     }
@@ -109,6 +113,7 @@ fn tables(contexts: &[&str]) -> TableSet {
         "nodes" => Table::Nodes,
         "node_pools" => Table::NodePools,
         "namespaces" => Table::Namespaces,
+        "host_volumes" => Table::Volumes,
         // Policies, groups, tasks and what they are made of are parts of jobs.
         _ => Table::Jobs,
     };
@@ -154,6 +159,13 @@ fn ids(state: &State, context: &str, seen: &Seen, prefix: &str, most: usize) -> 
         }
         "deployment" if uuid => pick(
             &mut state.deployments().filter(|d| seen.jobs.shows(&d.namespace)).map(|d| d.id.to_string()),
+            &id_prefix,
+        ),
+        "host_volumes" if uuid => pick(
+            &mut state
+                .volumes_onward(None, false)
+                .filter(|v| seen.volume(v.namespace.as_str()))
+                .map(|v| v.id.to_string()),
             &id_prefix,
         ),
         "nodes" if uuid => pick(&mut state.nodes().map(|n| n.id.to_string()), &id_prefix),
@@ -219,6 +231,9 @@ fn collect(state: &State, seen: &Seen, text: &str, most: usize, finds: &mut Find
     }
     for pool in state.node_pools().filter(|p| seen.pool(&p.name)) {
         finds.offer("node_pools", &pool.name, &[]);
+    }
+    for volume in state.volumes_onward(None, false).filter(|v| seen.volume(v.namespace.as_str())) {
+        finds.offer("host_volumes", &volume.name, &[volume.namespace.as_str(), &volume.id.to_string()]);
     }
     for ns in state.namespaces().filter(|n| seen.namespace(n.name.as_str())) {
         finds.offer("namespaces", ns.name.as_str(), &[]);

@@ -153,6 +153,6 @@ fn heard(message: Option<ToNodeMessage>) {
             Some(_) => say("signed"),
             None => say(&format!("unsigned {}", answer.error)),
         },
-        Some(ToNodeMessage::HeartbeatAck(_) | ToNodeMessage::ListRemote(_)) | None => {}
+        Some(ToNodeMessage::HeartbeatAck(_) | ToNodeMessage::ListRemote(_) | ToNodeMessage::HostVolumes(_)) | None => {}
     }
 }

@@ -73,6 +73,8 @@ impl Blocked {
         // Of the many allocations of one node only the first costs a look-up.
         let mut freed: BTreeSet<NodeId> = BTreeSet::new();
         let mut namespaces: BTreeSet<Namespace> = BTreeSet::new();
+        // A group may take another volume, on any node.
+        let mut released = false;
         for change in &commit.applied.changes {
             if let Object::Alloc(alloc) = &change.object
                 && (change.deleted || alloc.terminal())
@@ -90,6 +92,12 @@ impl Blocked {
                 {
                     classes.insert(node.computed_class.clone());
                 }
+                // One that is there now. What had it as its claim may go elsewhere when it is gone.
+                Object::Volume(volume) => {
+                    let node = commit.state.node(volume.node_id).filter(|node| Node::ready(node));
+                    classes.extend(node.map(|node| node.computed_class.clone()));
+                }
+                Object::VolumeClaim(_) if change.deleted => released = true,
                 // Only its end makes room: what is noted of it later must not wake for ever what cannot be placed.
                 Object::Alloc(alloc)
                     if (change.deleted || alloc.client_terminal())
@@ -110,6 +118,11 @@ impl Blocked {
                 inner.blocked.values().filter(|eval| may_fit(eval, &class)).map(|eval| eval.id).collect();
             inner.wake.extend(woken);
             inner.room_since.insert(class, index);
+        }
+        if released {
+            let woken: Vec<EvalId> =
+                inner.blocked.values().filter(|eval| eval.escaped_computed_class).map(|eval| eval.id).collect();
+            inner.wake.extend(woken);
         }
         for namespace in namespaces {
             let woken: Vec<EvalId> =

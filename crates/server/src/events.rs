@@ -50,6 +50,8 @@ pub enum Payload {
     Service(Arc<model::ServiceRegistration>),
     /// A node pool.
     NodePool(Arc<state::NodePool>),
+    /// A dynamic host volume.
+    Volume(Arc<model::DynamicVolume>),
     /// A policy.
     AclPolicy(Arc<model::AclPolicy>),
     /// A token without its secret.
@@ -83,6 +85,8 @@ pub enum Topic {
     Service,
     /// Node pools.
     NodePool,
+    /// Dynamic host volumes.
+    HostVolume,
     /// Policies.
     AclPolicy,
     /// Tokens.
@@ -99,7 +103,7 @@ pub enum Topic {
 
 impl Topic {
     /// Every topic.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Job,
         Self::Evaluation,
         Self::Allocation,
@@ -108,6 +112,7 @@ impl Topic {
         Self::RemoteTask,
         Self::Service,
         Self::NodePool,
+        Self::HostVolume,
         Self::AclPolicy,
         Self::AclToken,
         Self::AclRole,
@@ -128,6 +133,7 @@ impl Topic {
             Self::RemoteTask => "RemoteTask",
             Self::Service => "Service",
             Self::NodePool => "NodePool",
+            Self::HostVolume => "HostVolume",
             Self::AclPolicy => "ACLPolicy",
             Self::AclToken => "ACLToken",
             Self::AclRole => "ACLRole",
@@ -205,6 +211,7 @@ impl Event {
             }
             Payload::Service(_) => size_of::<model::ServiceRegistration>(),
             Payload::NodePool(_) => size_of::<state::NodePool>(),
+            Payload::Volume(volume) => size_of::<model::DynamicVolume>() + TEXT * 2 * volume.parameters.len(),
             Payload::AclPolicy(policy) => size_of::<model::AclPolicy>() + policy.rules.len(),
             Payload::AclToken(token) => {
                 size_of::<model::AclToken>() + TEXT * (token.policies.len() + token.roles.len())
@@ -355,6 +362,10 @@ fn event_of(change: &Changed, index: StoreIndex) -> Option<Event> {
         Object::NodePool(pool) => {
             (Topic::NodePool, pool.name.clone(), Namespace::default(), vec![], Payload::NodePool(pool.clone()))
         }
+        Object::Volume(volume) => {
+            let keys = vec![volume.name.as_str().into(), text(&volume.node_id)];
+            (Topic::HostVolume, text(&volume.id), volume.namespace.clone(), keys, Payload::Volume(volume.clone()))
+        }
         Object::AclPolicy(policy) => {
             (Topic::AclPolicy, policy.name.clone(), Namespace::default(), vec![], Payload::AclPolicy(policy.clone()))
         }
@@ -407,7 +418,8 @@ fn event_of(change: &Changed, index: StoreIndex) -> Option<Event> {
         | Object::ClusterMeta(_)
         | Object::SigningKey(_)
         | Object::OneTimeToken(_)
-        | Object::Variable(_) => return None,
+        | Object::Variable(_)
+        | Object::VolumeClaim(_) => return None,
     };
     let filter_keys = filter_keys.into_iter().filter(|key| !key.is_empty()).collect();
     Some(Event { topic, kind: change.cause.as_str(), key, namespace, filter_keys, index, payload })

@@ -7,10 +7,11 @@ use std::{
 };
 
 use api::node_rpc::{DriverSchemas as ToldSchemas, Inventory, RemoteListed};
-use control::{Refused, introduction::Shown, nodes, sessions::SessionId};
+use control::{Refused, introduction::Shown, nodes, sessions::SessionId, volumes};
 use futures::{FutureExt as _, future::BoxFuture};
 use model::{
-    AllocClientUpdate, GenerationId, Node, NodeId, RemoteReport, SlotKey, StoreIndex, TimestampNs, node::NodeEvent,
+    AllocClientUpdate, GenerationId, Node, NodeId, RemoteReport, SlotKey, StoreIndex, TimestampNs, VolumeReport,
+    node::NodeEvent,
 };
 use node_gateway::{AllServers, Backend, Claims, Farewell, Gateway, NodeClaims, Sessions, Settings, Stored, Verified};
 use state::{Batch, Change, Mark, State};
@@ -175,6 +176,13 @@ fn ends(error: ServerError) -> Farewell {
     Farewell::retry(error.to_string())
 }
 
+/// What a known node says of itself.
+fn renewed(state: &State, mut node: Node, stamp: Stamp) -> Result<Batch, ServerError> {
+    let known = state.node(node.id).ok_or_else(|| ServerError::not_found(Kind::Node, node.id))?;
+    node.secret_id.clone_from(&known.secret_id);
+    Ok(nodes::update(state, node, stamp, &mut new_id)?)
+}
+
 /// What ends its session when it fails.
 fn stored<T>(stored: impl Future<Output = Result<T, ServerError>> + Send + 'static) -> Stored<T> {
     stored.map(|result| result.map_err(ends)).boxed()
@@ -215,12 +223,8 @@ impl Backend for Servers {
         registered.map(move |result| result.unwrap_or(Err(ServerError::ShuttingDown)).map_err(refused)).boxed()
     }
 
-    fn update(&self, mut node: Node, from: SessionId) -> Stored<()> {
-        self.commit(from, move |state, stamp| {
-            let known = state.node(node.id).ok_or_else(|| ServerError::not_found(Kind::Node, node.id))?;
-            node.secret_id.clone_from(&known.secret_id);
-            Ok(nodes::update(state, node, stamp, &mut new_id)?)
-        })
+    fn update(&self, node: Node, from: SessionId) -> Stored<()> {
+        self.commit(from, move |state, stamp| renewed(state, node, stamp))
     }
 
     /// Queued when this returns, so that it is decided after the loss.
@@ -239,6 +243,17 @@ impl Backend for Servers {
 
     fn record_event(&self, from: SessionId, event: NodeEvent) -> Stored<()> {
         self.commit(from, move |_, _| Ok(Change::NodeEvents(from.node, vec![event]).into()))
+    }
+
+    fn store_volumes(&self, from: SessionId, node: Option<Node>, reports: Vec<VolumeReport>) -> Stored<()> {
+        self.commit(from, move |state, stamp| {
+            let mut batch = match node {
+                Some(node) => renewed(state, node, stamp)?,
+                None => Batch::default(),
+            };
+            batch.changes.extend(volumes::report(state, from.node, &reports).changes);
+            Ok(batch)
+        })
     }
 
     fn store_updates(&self, from: SessionId, updates: Vec<AllocClientUpdate>) -> Stored<()> {

@@ -59,6 +59,7 @@ mod worker;
 pub use answering::Answering;
 pub use commands::login::{LoginError, LoginReturn};
 pub use commands::variables::{Items, NotRenewed, Written};
+pub use commands::volumes::Volumed;
 pub use config::{AclConfig, GcConfig, IntroductionConfig, RootKeyConfig, SearchLimits, ServerConfig};
 pub use control::{admission::VaultRules, extra_claims::mistakes_of as claim_mistakes, introduction::Enforcement};
 pub use error::{ErrorClass, Kind, ServerError};

@@ -31,9 +31,9 @@ impl Watched {
     }
 
     /// A change of the objects of a table that have this key: the id of a node, an evaluation, an allocation, a
-    /// deployment or a slot, the name of a namespace, node pool, policy or method to log in, the accessor of a token,
-    /// the id of a role or binding rule, the [`model::JobKey`] of what belongs to a job, or namespace and name of a
-    /// service.
+    /// deployment, a slot, a volume or a claim on one, the name of a namespace, node pool, policy or method to log in,
+    /// the accessor of a token, the id of a role or binding rule, the [`model::JobKey`] of what belongs to a job, or
+    /// namespace and name of a service.
     #[must_use]
     pub fn object(table: Table, key: &impl Hash) -> Self {
         Self::Object(table, number(key))
@@ -64,6 +64,8 @@ fn keys(object: &Object) -> impl Iterator<Item = u64> {
         Object::AclAuthMethod(method) => Some(number(&method.name)),
         Object::AclBindingRule(rule) => Some(number(&rule.id)),
         Object::Variable(v) => Some(number(&(&v.namespace, &v.path))),
+        Object::Volume(volume) => Some(number(&volume.id)),
+        Object::VolumeClaim(claim) => Some(number(&claim.id)),
         Object::Job(_)
         | Object::JobVersion(_)
         | Object::RetainedJob(_)

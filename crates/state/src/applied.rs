@@ -9,7 +9,7 @@ use model::{
     deployment::Deployment,
     eval::Evaluation,
     ids::{JobKey, StoreIndex, TimestampNs},
-    job::{Job, TaskGroup},
+    job::{Job, TaskGroup, VolumeRequest},
     node::Node,
     records::{JobScalingEvents, JobSummary, NamespaceRecord, NodePool, Submission},
     remote::RemoteTask,
@@ -17,10 +17,11 @@ use model::{
     service::ServiceRegistration,
     signing::SigningKey,
     variables::Variable,
+    volume::{DynamicVolume, VolumeClaim, host_requests},
 };
 
 use crate::{
-    format::{DEVICES, Format, LIMITS, MAX_RUN, PREEMPTION, SECRETS},
+    format::{DEVICES, Format, LIMITS, MAX_RUN, PREEMPTION, SECRETS, VOLUMES},
     lineage::ClusterMeta,
     table::{Table, TableSet},
 };
@@ -125,6 +126,10 @@ pub enum Object {
     OneTimeToken(Arc<OneTimeToken>),
     /// Variable.
     Variable(Arc<Variable>),
+    /// Dynamic host volume.
+    Volume(Arc<DynamicVolume>),
+    /// A claim on one.
+    VolumeClaim(Arc<VolumeClaim>),
 }
 
 impl Object {
@@ -156,6 +161,8 @@ impl Object {
             Self::AclBindingRule(_) => Table::AclBindingRules,
             Self::OneTimeToken(_) => Table::AclOneTimeTokens,
             Self::Variable(_) => Table::Variables,
+            Self::Volume(_) => Table::Volumes,
+            Self::VolumeClaim(_) => Table::VolumeClaims,
         }
     }
     /// The format that its row needs, beyond that of its table.
@@ -181,6 +188,7 @@ impl Object {
             Self::Deployment(d) => Some(d.job_key()),
             Self::RemoteTask(r) => Some(r.slot.job()),
             Self::Service(s) => Some(s.job_key()),
+            Self::VolumeClaim(c) => Some(c.job_key()),
             Self::Node(_)
             | Self::Namespace(_)
             | Self::NodePool(_)
@@ -193,7 +201,8 @@ impl Object {
             | Self::AclAuthMethod(_)
             | Self::AclBindingRule(_)
             | Self::OneTimeToken(_)
-            | Self::Variable(_) => None,
+            | Self::Variable(_)
+            | Self::Volume(_) => None,
         }
     }
 }
@@ -283,6 +292,10 @@ causes! {
     ACLBindingRuleUpserted,
     /// A binding rule is gone.
     ACLBindingRuleDeleted,
+    /// A dynamic host volume was created or changed.
+    HostVolumeRegistered,
+    /// A dynamic host volume is gone.
+    HostVolumeDeleted,
     /// Settings have changed.
     SettingsUpdated,
     /// The state is from the past and is recovered from now on, or a server goes on with that after its start.
@@ -302,7 +315,10 @@ fn of_job(job: &Job) -> Format {
         let devices = if asks(group) { DEVICES } else { 1 };
         let ends = if group.max_run_duration.is_some() { MAX_RUN } else { 1 };
         let secrets = if group.tasks.iter().any(|task| !task.secrets.is_empty()) { SECRETS } else { 1 };
-        devices.max(ends).max(secrets)
+        let dynamic =
+            |v: &VolumeRequest| v.sticky || v.per_alloc || !v.access_mode.is_empty() || !v.attachment_mode.is_empty();
+        let volumes = if host_requests(group).any(dynamic) { VOLUMES } else { 1 };
+        devices.max(ends).max(secrets).max(volumes)
     };
     job.task_groups.iter().map(of_group).max().unwrap_or(1)
 }

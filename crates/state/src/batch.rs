@@ -8,7 +8,7 @@ use model::{
     alloc::{AllocClientUpdate, Allocation, DesiredTransition},
     deployment::Deployment,
     eval::Evaluation,
-    ids::{AllocId, DeploymentId, EvalId, JobKey, NodeId, SlotKey, StoreIndex},
+    ids::{AllocId, ClaimId, DeploymentId, EvalId, JobKey, NodeId, SlotKey, StoreIndex, VolumeId},
     job::{Job, VersionTag},
     node::{DrainStrategy, Eligibility, Node, NodeEvent, NodeStatus},
     plan::{DeploymentUpdate, Plan},
@@ -18,6 +18,7 @@ use model::{
     scheduler_config::SchedulerConfig,
     signing::SigningKey,
     variables::{Variable, VariableKey},
+    volume::{DynamicVolume, VolumeClaim},
 };
 use uuid::Uuid;
 
@@ -333,6 +334,14 @@ pub enum Change {
     DeleteOneTimeToken([u8; 32]),
     /// A first management token was made: the index of this batch is the next reset index.
     AclBootstrapped,
+    /// Create or change a dynamic host volume; its indexes and times are filled in.
+    PutVolume(Box<DynamicVolume>),
+    /// Forget a dynamic host volume, with the claims on it.
+    DeleteVolume(VolumeId),
+    /// Create or change a claim on a volume; its indexes are filled in.
+    PutVolumeClaim(Box<VolumeClaim>),
+    /// Forget a claim on a volume.
+    DeleteVolumeClaim(ClaimId),
     /// Create or change a variable; its indexes and times are filled in.
     PutVariable(Box<Variable>),
     /// Forget a variable.

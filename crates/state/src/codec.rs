@@ -244,6 +244,8 @@ pub(crate) fn object_key(object: &Object) -> Vec<u8> {
         Object::OneTimeToken(t) => t.one_time_secret_id.digest().to_vec(),
         // Neither name nor path holds a zero byte.
         Object::Variable(v) => format!("{}\0{}", v.namespace, v.path).into_bytes(),
+        Object::Volume(v) => v.id.0.as_bytes().to_vec(),
+        Object::VolumeClaim(c) => c.id.0.as_bytes().to_vec(),
     }
 }
 
@@ -271,6 +273,8 @@ fn object_value(state: &State, object: &Object) -> Option<Vec<u8>> {
         Object::AclBindingRule(r) => json(r),
         Object::OneTimeToken(t) => json(t),
         Object::Variable(v) => json(v),
+        Object::Volume(v) => json(v),
+        Object::VolumeClaim(c) => json(c),
     })
 }
 
@@ -318,6 +322,8 @@ impl State {
             .chain(self.acl.binding_rules.values().cloned().map(Object::AclBindingRule))
             .chain(self.acl.one_time.values().cloned().map(Object::OneTimeToken))
             .chain(self.variables.values().cloned().map(Object::Variable))
+            .chain(self.volumes.all().cloned().map(Object::Volume))
+            .chain(self.volumes.claims().cloned().map(Object::VolumeClaim))
             .chain([Object::SchedulerConfig(self.scheduler_config.clone()), Object::ClusterMeta(self.cluster.clone())]);
         let row = |object: Object| Row {
             table: object.table(),

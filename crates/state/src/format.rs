@@ -22,8 +22,9 @@ use serde::{Deserialize, Serialize};
 /// 3: limits of namespaces, which a reader of format 2 would not keep to, and allocations that were displaced or for
 /// which others were (tag 34).
 ///
-/// 4: jobs with `max_run_duration`, devices or secrets. A reader of format 3 would drop what allocations and remote
-/// tasks say of them: it would give a device twice, end nothing, and place tasks where nobody reads their secrets.
+/// 4: dynamic host volumes, and jobs with `max_run_duration`, devices, secrets or such volumes. A reader of format 3
+/// would drop what allocations and remote tasks say of them: it would give a device twice, end nothing, and place tasks
+/// where nobody reads their secrets.
 pub type Format = u32;
 
 /// The formats that this release reads. It writes each of them.
@@ -40,6 +41,9 @@ pub const PREEMPTION: Format = 3;
 
 /// The format from which on jobs may ask for devices.
 pub const DEVICES: Format = 4;
+
+/// The format from which on there are dynamic host volumes.
+pub const VOLUMES: Format = 4;
 
 /// The format from which on tasks may have secrets.
 pub const SECRETS: Format = 4;

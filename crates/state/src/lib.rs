@@ -33,12 +33,14 @@ mod tables;
 mod tests;
 mod unmanaged;
 mod usage;
+mod volume_tables;
+mod volumes;
 
 pub use applied::{AppliedSet, Cause, Changed, Object};
 pub use batch::{ApplyError, Batch, Change, Expect};
 pub use class::computed_class;
 pub use fleet::{Fleet, HostNetwork, NodeCapacity, NodeFacts, NodeSlot, NodeTaken, PortRanges, parse_ports};
-pub use format::{DEVICES, FORMATS, Format, LIMITS, MAX_RUN, PREEMPTION, SECRETS, VARIABLES, Versions};
+pub use format::{DEVICES, FORMATS, Format, LIMITS, MAX_RUN, PREEMPTION, SECRETS, VARIABLES, VOLUMES, Versions};
 pub use lineage::{Ancestor, ClusterMeta, Mark, Recovery};
 pub use load::LoadError;
 pub use model::records::{

@@ -8,7 +8,10 @@ use model::{
     alloc::Allocation,
     deployment::Deployment,
     eval::Evaluation,
-    ids::{AllocId, DeploymentId, EvalId, JobId, JobKey, Namespace, NodeId, SlotKey, SlotParts, StoreIndex},
+    ids::{
+        AllocId, ClaimId, DeploymentId, EvalId, JobId, JobKey, Namespace, NodeId, SlotKey, SlotParts, StoreIndex,
+        VolumeId,
+    },
     job::Job,
     node::Node,
     records::{JobScalingEvents, JobSummary, NamespaceRecord, NodePool, Submission},
@@ -17,6 +20,7 @@ use model::{
     service::ServiceRegistration,
     signing::SigningKey,
     variables::{Variable, VariableKey},
+    volume::{DynamicVolume, VolumeClaim},
 };
 use serde::de::DeserializeOwned;
 
@@ -292,6 +296,16 @@ impl Loader {
                 s.variables.insert(v.key(), v.clone());
                 Object::Variable(v)
             }
+            Table::Volumes => {
+                let v: Arc<DynamicVolume> = Arc::new(read(value)?);
+                s.volumes.put(v.clone());
+                Object::Volume(v)
+            }
+            Table::VolumeClaims => {
+                let c: Arc<VolumeClaim> = Arc::new(read(value)?);
+                s.volumes.put_claim(c.clone());
+                Object::VolumeClaim(c)
+            }
         }))
     }
 
@@ -370,6 +384,8 @@ impl Loader {
                 };
                 s.variables.remove(&VariableKey::new(namespace, path)).map(Object::Variable)
             }
+            Table::Volumes => s.volumes.remove(VolumeId(id(key)?)).map(Object::Volume),
+            Table::VolumeClaims => s.volumes.remove_claim(ClaimId(id(key)?)).map(Object::VolumeClaim),
         })
     }
 

@@ -80,6 +80,10 @@ tables! {
     AclBootstrap = "acl_bootstrap",
     /// Variables, encrypted.
     Variables = "variables",
+    /// Dynamic host volumes.
+    Volumes = "volumes",
+    /// Claims of groups on them.
+    VolumeClaims = "volume_claims",
 }
 
 impl Table {
@@ -105,6 +109,7 @@ impl Table {
             | Self::AclOneTimeTokens
             | Self::AclBootstrap
             | Self::Variables => 2,
+            Self::Volumes | Self::VolumeClaims => 4,
             _ => 1,
         }
     }

@@ -30,6 +30,7 @@ use crate::{
     lineage::ClusterMeta,
     table::{Table, TableSet},
     usage::NodeUse,
+    volume_tables::Volumes,
 };
 
 /// Index of the built-in objects.
@@ -110,6 +111,7 @@ pub struct State {
     pub(crate) signing_keys: OrdMap<Uuid, Arc<SigningKey>>,
     pub(crate) acl: Acl,
     pub(crate) variables: OrdMap<VariableKey, Arc<Variable>>,
+    pub(crate) volumes: Volumes,
     pub(crate) fleet: Fleet,
 }
 
@@ -262,6 +264,7 @@ impl State {
             signing_keys: OrdMap::new(),
             acl: Acl::default(),
             variables: OrdMap::new(),
+            volumes: Volumes::default(),
             fleet: Fleet::default(),
         }
     }

@@ -329,6 +329,12 @@ pub(crate) struct Client {
     pub(crate) network_interface: Option<String>,
     /// Directories of CNI plugins, with colons between them.
     pub(crate) cni_path: Option<String>,
+    /// Directory of the host volumes that plugins make.
+    pub(crate) host_volumes_dir: Option<String>,
+    /// Directory of executables that make host volumes.
+    pub(crate) host_volume_plugin_dir: Option<String>,
+    /// The servers forget the node's dynamic volumes with the node.
+    pub(crate) gc_volumes_on_node_gc: bool,
     /// Directory of executables that the node asks for things, such as secrets.
     pub(crate) common_plugin_dir: Option<String>,
     /// Directory of the networks that jobs may name as `cni/NAME`.

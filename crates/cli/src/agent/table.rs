@@ -70,8 +70,6 @@ const SUITES: &str = "the server prefers the order of its own suites";
 const NOT_CACHED: &str = "servers decide each request by the newest policies, so nothing is kept";
 const ENTERPRISE: &str = "this is a feature of Nomad Enterprise";
 const NO_CSI: &str = "there are no CSI volumes in this release";
-const NO_DYNAMIC_VOLUMES: &str =
-    "there are no dynamic host volumes in this release; a host_volume block names a directory";
 const CONSUL: &str = "services are kept in Drover's own registry (provider = \"nomad\" in the job)";
 const VAULT_TOKENS: &str = "tasks log in to Vault with their workload identity, so an agent has no token of its own";
 const VAULT_WAITS: &str = "a template waits for its secrets as long as it takes, and an event of the task says why";
@@ -271,9 +269,9 @@ pub(crate) const TABLE: &[Row] = &[
     row("client.host_volume", Blocks, Works),
     row("client.host_volume.*.path", Text, Works),
     row("client.host_volume.*.read_only", Bool, Works),
-    row("client.host_volumes_dir", Text, Idle(NO_DYNAMIC_VOLUMES)),
-    row("client.host_volume_plugin_dir", Text, Idle(NO_DYNAMIC_VOLUMES)),
-    row("client.gc_volumes_on_node_gc", Bool, Idle(NO_DYNAMIC_VOLUMES)),
+    row("client.host_volumes_dir", Text, Works),
+    row("client.host_volume_plugin_dir", Text, Works),
+    row("client.gc_volumes_on_node_gc", Bool, Works),
     row("client.common_plugin_dir", Text, Works),
     row("client.reserved", Block, Works),
     row("client.reserved.cpu", Int, Works),

@@ -56,6 +56,9 @@ enum Source {
     /// Instances that no record knows.
     Unbound,
     Variables,
+    /// Claims on host volumes.
+    VolumeClaims,
+    Volumes,
 }
 
 /// What an operand or the value of a flag may be.
@@ -116,7 +119,7 @@ fn lines(offer: Offer) -> Vec<String> {
 fn operand(path: &[&str], id: &str) -> Option<Takes> {
     use Source::{
         Accessors, Allocs, AuthMethods, BindingRules, Deployments, Evals, Jobs, Namespaces, NodePools, Nodes, Policies,
-        Roles, RootKeys, Services, Slots, Unbound, Variables,
+        Roles, RootKeys, Services, Slots, Unbound, Variables, VolumeClaims, Volumes,
     };
     let of = |sources| Takes { sources, ..Takes::default() };
     let files = Takes { files: true, ..Takes::default() };
@@ -156,11 +159,15 @@ fn operand(path: &[&str], id: &str) -> Option<Takes> {
         (["remote", "status"], "what") => of(&[Slots]),
         (["service", ..], "service") => of(&[Services]),
         (["service", "delete"], "id") => free,
-        (["status" | "ui"], "id") => of(&[Jobs, Allocs, Nodes, Evals, Deployments]),
+        (["status"], "id") => of(&[Jobs, Allocs, Nodes, Evals, Deployments, Volumes]),
+        (["ui"], "id") => of(&[Jobs, Allocs, Nodes, Evals, Deployments]),
         (["tls", ..], "file") | (["var", "init"], "file") => files,
         (["var", "put"], "operands") => of(&[Variables]),
         (["var", "lock"], "command") => free,
         (["var", ..], "path" | "prefix") => of(&[Variables]),
+        (["volume", "create" | "register" | "init"], "file") => files,
+        (["volume", ..], "volume") => of(&[Volumes]),
+        (["volume", "claim", ..], "claim") => of(&[VolumeClaims]),
         _ => return None,
     })
 }
@@ -179,7 +186,9 @@ fn value(path: &[&str], id: &str) -> Takes {
         (["acl", "token", ..], "role_names") => of(&[Source::RoleNames]),
         (["acl", "policy", ..] | ["eval", ..] | ["job", "action"] | ["scaling", ..], "job") => of(&[Source::Jobs]),
         (["job", "action"], "alloc") => of(&[Source::Allocs]),
-        (["node", ..], "node_pool") => of(&[Source::NodePools]),
+        (["node" | "volume", ..], "node_pool") => of(&[Source::NodePools]),
+        (["volume", ..], "node") => of(&[Source::Nodes]),
+        (["volume", ..], "job") => of(&[Source::Jobs]),
         (["node", ..] | ["monitor"], "node_id") => of(&[Source::Nodes]),
         (["check", ..], "driver") => Takes { names: BUILT_IN, files: true, ..Takes::default() },
         (["check", ..], "only") => Takes { names: &crate::check::FAILURES, ..Takes::default() },
@@ -379,6 +388,10 @@ async fn of(conn: &Conn, source: Source, prefix: &str) -> Result<Vec<String>> {
             let tasks = conn.ask(call::remote_tasks().in_namespace("*")).await?;
             tasks.iter().map(|t| t.slot.to_string()).collect()
         }
+        Source::VolumeClaims => {
+            conn.ask(call::volume_claims().in_namespace("*")).await?.iter().map(|claim| claim.id.to_string()).collect()
+        }
+        Source::Volumes => search(conn, "host_volumes", prefix, Some("*")).await?,
         Source::Unbound => {
             let sweeps = conn.ask(call::remote_unbound().with("sweep", false)).await?;
             sweeps.into_iter().flat_map(|s| s.unbound).map(|i| i.key).collect()
@@ -446,7 +459,7 @@ mod tests {
     fn operands_and_flags_take_what_they_name() {
         use Source::{
             Accessors, Allocs, Deployments, Evals, Jobs, Namespaces, Nodes, Policies, RoleNames, Slots, Unbound,
-            Variables,
+            Variables, Volumes,
         };
         for (line, sources, files) in [
             ("job status we", &[Jobs][..], false),
@@ -466,7 +479,7 @@ mod tests {
             ("eval list -job ", &[Jobs], false),
             ("eval list -job = w", &[Jobs], false),
             ("eval list -job=w", &[Jobs], false),
-            ("status a", &[Jobs, Allocs, Nodes, Evals, Deployments], false),
+            ("status a", &[Jobs, Allocs, Nodes, Evals, Deployments, Volumes], false),
             ("job status -namespace ", &[Namespaces], false),
             ("remote restart ", &[Slots], false),
             ("remote adopt ", &[Unbound], false),

@@ -64,6 +64,7 @@ mod var_lock_guard;
 mod var_show;
 mod var_spec;
 pub(crate) mod version;
+pub(crate) mod volume;
 
 use std::collections::BTreeMap;
 

@@ -332,6 +332,15 @@ async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
     if !node.resources.devices.is_empty() {
         devices(node, &allocs, args.shape.verbose);
     }
+    if !node.host_volumes.is_empty() {
+        output::heading("Host Volumes");
+        let mut table = Table::new(["Name", "ID", "Read Only", "Source"]);
+        for (name, v) in &node.host_volumes {
+            let id = if v.id.is_nil() { "<none>".to_owned() } else { args.shape.id(v.id) };
+            table.row([name.clone(), id, v.read_only.to_string(), v.path.clone()]);
+        }
+        table.print();
+    }
     if !node.events.is_empty() && !args.short {
         output::heading("Node Events");
         let mut table = Table::new(["Time", "Subsystem", "Message"]);

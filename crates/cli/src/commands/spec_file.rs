@@ -26,8 +26,12 @@ pub(crate) enum Kind {
     Duration,
     /// Free names with texts.
     Map,
+    /// A number of bytes, as a number or a size such as `10GiB`.
+    Bytes,
     /// A block with these fields.
     Block(Fields),
+    /// Any number of such blocks.
+    Blocks(Fields),
 }
 
 /// Fields of a block: their names in HCL, in the API, and what they hold.
@@ -104,6 +108,12 @@ fn block(file: &str, at: &str, object: &Object, fields: Fields) -> Result<Value>
             bail!("{file}: unknown field {:?}; known are {}", format!("{at}{key}"), known.join(", "));
         };
         let value = value(file, &format!("{at}{key}"), &item.value, *kind)?;
+        if let Kind::Blocks(_) = kind {
+            if let Value::Array(all) = out.entry(*api).or_insert_with(|| Value::Array(Vec::new())) {
+                all.push(value);
+            }
+            continue;
+        }
         if out.insert((*api).to_owned(), value).is_some() {
             bail!("{file}: {:?} is given twice; join both", format!("{at}{key}"));
         }
@@ -113,10 +123,15 @@ fn block(file: &str, at: &str, object: &Object, fields: Fields) -> Result<Value>
 
 fn value(file: &str, at: &str, node: &Node, kind: Kind) -> Result<Value> {
     match (kind, &node.kind) {
-        (Kind::Block(fields), NodeKind::Object(object)) => block(file, &format!("{at}."), object, fields),
+        (Kind::Block(fields) | Kind::Blocks(fields), NodeKind::Object(object)) => {
+            block(file, &format!("{at}."), object, fields)
+        }
         (Kind::Text | Kind::Duration, NodeKind::String(_))
         | (Kind::Bool, NodeKind::Bool(_))
-        | (Kind::Number, NodeKind::Number(_)) => Ok(node.to_json()),
+        | (Kind::Number | Kind::Bytes, NodeKind::Number(_)) => Ok(node.to_json()),
+        (Kind::Bytes, NodeKind::String(text)) if crate::output::parse_size(text).is_some() => {
+            Ok(crate::output::parse_size(text).into())
+        }
         (Kind::List, NodeKind::List(items)) if items.iter().all(|i| matches!(i.kind, NodeKind::String(_))) => {
             Ok(node.to_json())
         }
@@ -134,7 +149,8 @@ fn value(file: &str, at: &str, node: &Node, kind: Kind) -> Result<Value> {
                 Kind::Number => "a number",
                 Kind::List => "a list of strings",
                 Kind::Duration => "a duration, such as \"24h\"",
-                Kind::Map | Kind::Block(_) => "a block",
+                Kind::Bytes => "a number of bytes, or a size such as \"10GiB\"",
+                Kind::Map | Kind::Block(_) | Kind::Blocks(_) => "a block",
             };
             bail!("{file}: {at:?} must be {wanted}, it is {}", node.kind_name())
         }

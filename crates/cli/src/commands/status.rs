@@ -15,7 +15,7 @@ pub(crate) struct Args {
     api: ApiArgs,
     #[command(flatten)]
     shape: Shape,
-    /// A job, node, allocation, evaluation or deployment; default: list the jobs
+    /// A job, node, allocation, evaluation, deployment or host volume; default: list the jobs
     id: Option<String>,
 }
 
@@ -70,6 +70,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
         "allocs" => super::alloc::show(&conn, &args.shape, &id, false).await,
         "evals" => super::eval::show(&conn, &args.shape, id).await,
         "deployment" => super::deployment::show_one(&conn, &id, &args.shape).await,
+        "host_volumes" => super::volume::show(&conn, &id, &args.shape, false).await,
         other => bail!(
             "{id:?} belongs to {other}, which this command does not show; read /v1/{other} with `drover operator api`"
         ),

@@ -48,7 +48,7 @@ fn help_is_data_and_a_mistyped_command_is_told_from_it() {
     for (args, code, parts) in [
         (&["members"][..], 127, &["drover has no command \"members\"", "drover server members"][..]),
         (&["job", "drain"], 1, &["`drover job` has no command \"drain\"", "drover node drain", "drover help job"]),
-        (&["volume", "status"], 127, &["drover has no command \"volume\"", "host_volume"]),
+        (&["volume", "detach"], 1, &["`drover volume` has no command \"detach\"", "no CSI volumes"]),
         (&["jbo"], 127, &["Did you mean:\n  drover job"]),
         (&["job", "status", "-bogus"], 1, &["--bogus"]),
         (&["alloc", "logs"], 1, &["required"]),

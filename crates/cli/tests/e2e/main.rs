@@ -58,3 +58,4 @@ mod task_api;
 mod task_secrets;
 mod tls;
 mod variables;
+mod volumes;

@@ -41,6 +41,8 @@ pub(crate) struct Heard {
     pub(crate) hellos: Vec<node_rpc::Hello>,
     /// Of the drivers, as told last in this session.
     pub(crate) schemas: Option<Vec<DriverSchema>>,
+    /// What has become of host volumes, in order.
+    pub(crate) volumes: Vec<model::VolumeReport>,
 }
 
 #[derive(Default)]
@@ -432,6 +434,10 @@ impl Shared {
                 });
                 answer(ToNodeMessage::UpdatesStored(UpdatesStored { seq: reports.seq, index: 0 }));
             }
+            Some(FromNodeMessage::HostVolumeReports(told)) => self.heard.send_modify(|h| {
+                let read = |json: &Vec<u8>| node_rpc::from_json::<model::VolumeReport>("report", json).expect("report");
+                h.volumes.extend(told.reports_json.iter().map(read));
+            }),
             Some(FromNodeMessage::Inventory(piece)) => self.heard.send_modify(|h| h.inventories.push(piece)),
             Some(FromNodeMessage::DriverSchemas(told)) => self.heard.send_modify(|h| h.schemas = Some(told.schemas)),
             Some(FromNodeMessage::SignIdentities(ask)) => {

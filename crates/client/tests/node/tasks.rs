@@ -138,6 +138,7 @@ async fn host_volumes_reach_drivers_that_mount_and_are_refused_by_those_that_do_
         name: "v".into(),
         path: path.display().to_string(),
         read_only,
+        ..Default::default()
     };
     config.host_volumes =
         [("shared".into(), volume(&shared, false)), ("gone".into(), volume(&rig.dir.path().join("gone"), true))].into();

@@ -13,6 +13,7 @@ mod network;
 mod said;
 mod storage;
 mod task_secrets;
+mod volume_plugins;
 
 pub use class::computed_class;
 pub use facts::{Core, Cpu, Facts, parse_ranges};
@@ -35,7 +36,7 @@ pub fn look(config: &ClientConfig) -> Facts {
     let denied = |name: &str| {
         config.options.get("fingerprint.denylist").is_some_and(|list| list.split(',').any(|n| n.trim() == name))
     };
-    let looks: [(&str, Look); 7] = [
+    let looks: [(&str, Look); 8] = [
         ("host", host::look),
         ("cpu", cpu::look),
         ("memory", host::memory),
@@ -44,6 +45,7 @@ pub fn look(config: &ClientConfig) -> Facts {
         // After the network, whose list it adds to.
         ("cni", cni::look),
         ("plugins_secrets", task_secrets::look),
+        ("dynamic_host_volumes", volume_plugins::look),
     ];
     for (name, look) in looks {
         if !denied(name) {
@@ -104,6 +106,7 @@ pub fn node(config: &ClientConfig, facts: &Facts) -> Node {
         // The initial value. A server keeps the eligibility of a node that it knows.
         eligibility: if config.default_ineligible { Eligibility::Ineligible } else { Eligibility::Eligible },
         host_volumes: config.host_volumes.clone().into_iter().collect(),
+        gc_volumes: config.gc_volumes,
         max_allocs: config.max_allocs,
         host_networks: config
             .host_networks

@@ -4,6 +4,7 @@
 use crate::{
     job::{TaskGroup, VolumeRequest},
     task::{Artifact, Task, VolumeMount},
+    volume,
 };
 
 use super::problems::ValidationErrors;
@@ -19,13 +20,37 @@ const NOT_FETCHED: [(&str, &str); 3] = [
 const CHECKSUMS: [(&str, usize); 4] = [("md5", 32), ("sha1", 40), ("sha256", 64), ("sha512", 128)];
 
 pub(super) fn check_volumes(g: &TaskGroup, e: &mut ValidationErrors) {
-    for (name, volume) in &g.volumes {
-        let VolumeRequest { kind, source, .. } = volume;
+    for (name, request) in &g.volumes {
+        let VolumeRequest { kind, source, access_mode, attachment_mode, mount_options, per_alloc, sticky, .. } =
+            request;
         e.when(!matches!(kind.as_str(), "host" | "csi"), || {
             format!("volume {name:?} has unrecognised type {kind:?}: there are host and csi")
         });
         e.when(source.is_empty(), || format!("volume {name:?} has an empty source"));
+        if kind != "host" {
+            continue;
+        }
+        for (what, mode, known) in [
+            ("access_mode", access_mode, &volume::ACCESS_MODES[..]),
+            ("attachment_mode", attachment_mode, &volume::ATTACHMENT_MODES[..]),
+        ] {
+            e.when(!mode.is_empty() && !known.contains(&mode.as_str()), || {
+                format!("volume {name:?}: {what} {mode:?} is none of host volumes: there are {}", known.join(", "))
+            });
+        }
+        e.when(access_mode == volume::READER_ONLY && !request.read_only, || {
+            format!("volume {name:?}: access_mode {access_mode:?} needs read_only = true")
+        });
+        e.when(mount_options.is_some(), || format!("volume {name:?}: a host volume cannot have mount_options"));
+        e.when(*sticky && *per_alloc, || format!("volume {name:?} cannot be both sticky and per_alloc"));
+        e.when(*per_alloc && uses_canaries(g), || {
+            format!("volume {name:?}: per_alloc and canaries exclude each other: a canary has the index of another")
+        });
     }
+}
+
+fn uses_canaries(g: &TaskGroup) -> bool {
+    g.update.as_ref().is_some_and(|update| update.canary.is_some_and(|canaries| canaries > 0))
 }
 
 pub(super) fn check_task(g: &TaskGroup, t: &Task, e: &mut ValidationErrors) {

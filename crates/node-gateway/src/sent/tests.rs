@@ -75,7 +75,7 @@ struct Node {
 }
 
 impl Node {
-    fn hear(&mut self, (allocs, orders): News) {
+    fn hear(&mut self, News { allocs, orders, .. }: News) {
         if let Some(allocs) = allocs {
             if allocs.full {
                 self.allocs.clear();
@@ -196,13 +196,13 @@ fn a_wake_looks_at_what_has_changed_and_not_at_what_the_node_has() {
         world.commit(Change::PutRemoteTask(Box::new(record(n, Some(node(0))))));
     }
     let mut sent = Sent::to(node(0));
-    let (allocs, orders) = sent.all(&world.state, &BTreeSet::new());
+    let News { allocs, orders, .. } = sent.all(&world.state, &BTreeSet::new());
     assert_eq!((allocs.expect("all").allocs_json.len(), orders.expect("all").orders_json.len()), (1000, 1000));
     assert_eq!(sent.take_looks(), u64::from(2 * MANY));
 
     let mut changes =
         world.commit(Change::PutRemoteTask(Box::new(RemoteTask { epoch: 2, ..record(7, Some(node(0))) })));
-    let (allocs, orders) =
+    let News { allocs, orders, .. } =
         sent.changes(&world.state, &changes.remove(&node(0)).expect("it is concerned"), &BTreeSet::new());
     assert_eq!((allocs, orders.expect("an order").orders_json.len()), (None, 1));
     assert_eq!(sent.take_looks(), 1);
@@ -214,7 +214,7 @@ fn what_is_asked_for_again_is_said_again_and_what_is_not_its_own_is_released() {
     world.commit(Change::PutRemoteTask(Box::new(record(1, Some(node(0))))));
     let mut sent = Sent::to(node(0));
     sent.all(&world.state, &BTreeSet::new());
-    let (_, orders) = sent.changes(&world.state, &Changes::default(), &[slot(1), slot(2)].into());
+    let News { orders, .. } = sent.changes(&world.state, &Changes::default(), &[slot(1), slot(2)].into());
     let orders = orders.expect("both");
     assert_eq!((orders.full, orders.orders_json.len(), orders.released), (false, 1, vec![slot(2).to_string()]));
 }
@@ -232,8 +232,32 @@ fn everything_is_said_anew_after_a_loss() {
 
 #[test]
 fn many_changes_are_told_in_pieces_and_orders_after_their_allocations() {
-    let mut changes = Changes { allocs: (0..5).map(alloc_id).collect(), slots: (0..4).map(slot).collect() };
+    let mut changes =
+        Changes { allocs: (0..5).map(alloc_id).collect(), slots: (0..4).map(slot).collect(), volumes: true };
     let pieces = std::iter::from_fn(|| (!changes.is_empty()).then(|| changes.take_piece(3)));
     let pieces: Vec<_> = pieces.map(|piece| (piece.allocs.len(), piece.slots.len())).collect();
     assert_eq!(pieces, [(3, 0), (2, 1), (0, 3)]);
+}
+
+#[test]
+fn a_node_hears_of_its_volumes_when_it_has_to_act_on_them() {
+    let volume = |revision, state| {
+        let id = model::VolumeId(uuid::Uuid::from_u128(1));
+        Box::new(model::DynamicVolume { id, node_id: node(0), revision, state, ..Default::default() })
+    };
+    let mut world = World::new();
+    let mut sent = Sent::to(node(0));
+    assert_eq!(sent.all(&world.state, &BTreeSet::new()).volumes, None, "it has none");
+    let mut told = |world: &mut World, change: Change| {
+        let changes = world.commit(change).remove(&node(0)).expect("it is concerned");
+        sent.changes(&world.state, &changes, &BTreeSet::new()).volumes.map(|told| told.volumes_json.len())
+    };
+    use model::VolumeState::{Pending, Ready};
+    assert_eq!(told(&mut world, Change::PutVolume(volume(5, Pending))), Some(1));
+    assert_eq!(told(&mut world, Change::PutVolume(volume(5, Ready))), None, "the node has said so itself");
+    assert_eq!(told(&mut world, Change::PutVolume(volume(7, Pending))), Some(1), "a change");
+    assert_eq!(told(&mut world, Change::DeleteVolume(volume(7, Ready).id)), Some(0), "it is to forget it");
+    // The next session of a node that may still have some.
+    world.commit(Change::PutVolume(volume(9, Ready)));
+    assert_eq!(sent.all(&world.state, &BTreeSet::new()).volumes.map(|told| told.volumes_json.len()), Some(1));
 }

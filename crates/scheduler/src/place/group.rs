@@ -2,7 +2,11 @@
 
 mod displace;
 
-use std::{borrow::Cow, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use model::{
     Map,
@@ -95,6 +99,8 @@ pub(super) struct GroupPlacer<'a, 'o> {
     room: &'o mut Option<Room>,
     /// Why its limits left no room for a placement.
     limit: Option<String>,
+    /// Why the candidates' volumes were not for the last placement that found none.
+    without_volumes: HashMap<u32, String>,
     /// What the plan displaces, and where more could be.
     displaced: &'o mut Displaced,
     rooms: Rooms,
@@ -151,6 +157,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             any_remote: false,
             room,
             limit: None,
+            without_volumes: HashMap::new(),
             displaced,
             rooms: Rooms::default(),
         };
@@ -484,16 +491,40 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         placed
     }
 
+    /// The nodes where a placement may use its volumes now; `None` = any candidate.
+    fn among(&mut self, r: &Request) -> Option<Arc<BTreeSet<NodeId>>> {
+        if !self.rules.volumes.dynamic() {
+            return r.among.clone();
+        }
+        let of = (&**self.cx.job, self.group, r.index);
+        let mut why_not = HashMap::new();
+        let mut among = BTreeSet::new();
+        for slot in self.ranking.candidates.iter().map(|c| c.slot) {
+            match self.rules.volumes.allows(self.cx.state, self.overlay, of, slot) {
+                Ok(()) => drop(among.insert(self.node(slot).id)),
+                Err(why) => drop(why_not.insert(slot, why.into_owned())),
+            }
+        }
+        if let Some(only) = &r.among {
+            among.retain(|id| only.contains(id));
+        }
+        if among.is_empty() {
+            self.without_volumes = why_not;
+        }
+        Some(Arc::new(among))
+    }
+
     fn choose(&mut self, r: &Request) -> Option<Allocation> {
+        let among = self.among(r);
         let (needs, carried) = if self.any_remote || r.previous.as_ref().is_some_and(|p| !p.remote.is_empty()) {
             remote::slot(self.cx.state, self.cx.job, self.group, r.index, r.previous.as_deref())
         } else {
             Default::default()
         };
         let preferred = r.previous.as_ref().filter(|_| self.sticky).and_then(|p| self.overlay.fleet.slot(p.node_id));
-        let special = !needs.is_empty() || !r.penalty.is_empty() || preferred.is_some() || r.among.is_some();
+        let special = !needs.is_empty() || !r.penalty.is_empty() || preferred.is_some() || among.is_some();
         if !special && self.exhausted {
-            return self.displace(r, &needs, &carried);
+            return self.displace(r, among.as_deref(), &needs, &carried);
         }
         // An existing instance already has its room at the provider.
         let adopting = !needs.is_empty();
@@ -504,7 +535,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
                 let pools = self.pools.as_ref().filter(|_| !adopting);
                 let allowed = |c: &Candidate| {
                     let node = self.node(c.slot);
-                    r.among.as_ref().is_none_or(|among| among.contains(&node.id))
+                    among.as_ref().is_none_or(|among| among.contains(&node.id))
                         && needs.iter().all(|n| n.met_by(node).is_ok())
                         && pools.is_none_or(|p| p.fits(&self.feasible(c.slot).0.pool).is_ok())
                 };
@@ -519,7 +550,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             };
             let Some(i) = best else {
                 self.exhausted |= !special;
-                return self.displace(r, &needs, &carried);
+                return self.displace(r, among.as_deref(), &needs, &carried);
             };
             let slot = self.ranking.candidates[i].slot;
             if !adopting
@@ -763,6 +794,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             } else {
                 let full = self.buckets.full_reason(c.bucket);
                 full.or_else(|| needs.iter().find_map(|n| n.met_by(node).err()))
+                    .or_else(|| self.without_volumes.get(&c.slot).cloned())
             };
             if let Some(why) = rule {
                 if open {

@@ -11,4 +11,5 @@ mod reconciling;
 mod remote;
 mod system;
 mod verifying;
+mod volumes;
 mod world;

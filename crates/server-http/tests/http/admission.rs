@@ -29,8 +29,8 @@ async fn nothing_that_has_no_effect_is_taken_in_silence() {
         ("/TaskGroups/0/MaxRunDuration", json!(-1), "max_run_duration must be greater than zero, not -1ns"),
         (
             "/TaskGroups/0/Volumes",
-            json!({"v": {"Type": "host", "Source": "s", "Sticky": true}}),
-            "volume.sticky is not supported",
+            json!({"v": {"Type": "host", "Source": "s", "Sticky": true, "PerAlloc": true}}),
+            "volume \"v\" cannot be both sticky and per_alloc",
         ),
         ("/TaskGroups/0/Tasks/0/Secrets", json!([{"Name": "s", "Path": "p"}]), "secret \"s\": it has no provider"),
         (

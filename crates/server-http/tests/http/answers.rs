@@ -134,7 +134,7 @@ async fn what_is_not_there_is_told_with_the_status_that_clients_know() {
         ),
         (Method::DELETE, "/v1/operator/raft/peer?id=nobody", Value::Null, 500, "id \"nobody\" was not found"),
         (Method::GET, "/v1/event/stream?topic=a:b:c", Value::Null, 400, "Invalid key value pair"),
-        (Method::PUT, "/v1/volumes", json!({}), 501, "not supported by this release: volumes and CSI plugins"),
+        (Method::PUT, "/v1/volumes", json!({}), 501, "not supported by this release: CSI volumes and plugins"),
         (
             Method::PUT,
             "/v1/agent/reload",

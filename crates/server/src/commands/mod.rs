@@ -14,6 +14,7 @@ mod operator;
 mod services;
 mod spaces;
 pub(crate) mod variables;
+pub(crate) mod volumes;
 
 use control::{Decided, Ids, Refused, Stamp};
 use state::State;

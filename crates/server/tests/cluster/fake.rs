@@ -17,11 +17,8 @@ use model::{
     AllocClientUpdate, AllocDeploymentStatus, AllocId, Allocation, ClientStatus, DesiredRemote, DesiredStatus,
     DriverInfo, IncarnationId, Job, JobKey, Node, NodeId, Observed, RemoteInstance, RemoteOrder, RemoteReport,
     RemoteServices, ServiceEntry, SlotKey, TaskRunState, TaskState,
-    job::{TaskGroup, job_type},
     node::RemoteProvider,
-    policy::{Migrate, Reschedule, Update},
     remote::{RemoteHandle, RemoteRole, RemoteVerdict},
-    task::Task,
 };
 use server::{
     Server, ServerConfig, ServerHandle, Watched,
@@ -31,6 +28,8 @@ use state::{State, Table};
 use tokio::{sync::mpsc, task::JoinHandle};
 use uuid::Uuid;
 
+pub(crate) use crate::fake_jobs::*;
+use crate::fake_volumes::{told_volumes, volumes_of};
 pub(crate) use testkit::{PATIENCE, eventually, soon};
 /// Lease of the nodes in these tests: long enough that a busy machine loses none of them by itself.
 pub(crate) const LEASE: Duration = Duration::from_millis(1500);
@@ -113,64 +112,6 @@ pub(crate) async fn until(server: &ServerHandle, what: &str, condition: impl Fn(
     }
 }
 
-/// A job of one group `g` with one task `t`.
-pub(crate) fn job(id: &str, count: i32) -> Job {
-    let task = Task { name: "t".into(), driver: "mock_driver".to_owned(), ..Task::default() };
-    let update = Update {
-        min_healthy_time: Some(model::GoDuration::ZERO),
-        health_check: Some("task_states".to_owned()),
-        ..Update::default()
-    };
-    let group = TaskGroup {
-        name: "g".into(),
-        count: Some(count),
-        tasks: vec![task],
-        update: Some(update),
-        migrate: Some(Migrate { health_check: Some("task_states".to_owned()), ..Migrate::default() }),
-        reschedule: Some(Reschedule {
-            delay: Some(model::GoDuration::from_secs(5)),
-            delay_function: Some("constant".to_owned()),
-            unlimited: Some(true),
-            ..Reschedule::default()
-        }),
-        ..TaskGroup::default()
-    };
-    let mut job = Job {
-        id: id.into(),
-        name: id.to_owned(),
-        kind: job_type::SERVICE.to_owned(),
-        datacenters: vec!["dc1".to_owned()],
-        task_groups: vec![group],
-        ..Job::default()
-    };
-    resources(&mut job, 10, 10);
-    job
-}
-
-pub(crate) fn batch_job(id: &str, count: i32) -> Job {
-    let mut job = job(id, count);
-    job.kind = job_type::BATCH.to_owned();
-    job.task_groups[0].update = None;
-    job.task_groups[0].migrate = None;
-    job.task_groups[0].reschedule = None;
-    job
-}
-
-pub(crate) fn remote_job(id: &str, count: i32) -> Job {
-    let mut job = job(id, count);
-    job.task_groups[0].tasks[0].driver = "far".to_owned();
-    job
-}
-
-pub(crate) fn resources(job: &mut Job, cpu: i64, memory_mb: i64) {
-    let own = &mut job.task_groups[0].tasks[0].resources;
-    own.cpu = Some(cpu);
-    own.memory_mb = Some(memory_mb);
-    job.task_groups[0].ephemeral_disk = Some(model::job::EphemeralDisk { size_mb: Some(10), ..Default::default() });
-    job.task_groups[0].tasks[0].logs =
-        Some(model::task::LogConfig { max_files: Some(1), max_file_size_mb: Some(1), ..Default::default() });
-}
-
 pub(crate) fn key(id: &str) -> JobKey {
     JobKey::new("default", id)
 }
@@ -193,12 +134,6 @@ pub(crate) async fn purge(server: &ServerHandle, id: &str) {
         .deregister_job(DeregisterJob { key: key(id), purge: true, eval_priority: None, no_shutdown_delay: false })
         .await
         .unwrap();
-}
-
-/// The same job in another version: its task has another environment.
-pub(crate) fn changed(mut job: Job) -> Job {
-    job.task_groups[0].tasks[0].env.insert("VERSION".to_owned(), "2".to_owned());
-    job
 }
 
 /// Waits until a drain is over.
@@ -256,6 +191,8 @@ pub(crate) struct View {
     /// It holds: nothing may be told.
     pub(crate) holds: bool,
     pub(crate) inventories: usize,
+    /// Names of its host volumes, as told last.
+    pub(crate) volumes: Vec<String>,
     reported: BTreeMap<AllocId, (ClientStatus, model::DeploymentId)>,
     reports: BTreeMap<SlotKey, RemoteReport>,
     /// Slots whose order has not been looked at yet.
@@ -486,6 +423,11 @@ impl Session {
                     if let ToNodeMessage::ListRemote(ask) = &message {
                         tx.send(FromNodeMessage::RemoteListed(self.listed(ask)).into()).await?;
                     }
+                    if let ToNodeMessage::HostVolumes(told) = &message
+                        && self.fate != Fate::Silent
+                    {
+                        tx.send(FromNodeMessage::HostVolumeReports(volumes_of(told)?).into()).await?;
+                    }
                     let welcome = matches!(message, ToNodeMessage::Welcome(_));
                     let lost = self.view.lock().unwrap().mark_lost;
                     self.hear(message)?;
@@ -633,8 +575,13 @@ impl Session {
                     view.orders.remove(&slot.parse()?);
                 }
             }
-            // Answered where it came.
+            // Answered where they came.
             ToNodeMessage::ListRemote(_) => {}
+            ToNodeMessage::HostVolumes(told) => {
+                assert!(!view.holds, "nothing is made by a node that holds");
+                view.acts_on(told.index);
+                view.volumes = told_volumes(&told)?.into_iter().map(|volume| volume.name).collect();
+            }
             ToNodeMessage::Goodbye(goodbye) => view.goodbye = Some((goodbye.reason, goodbye.retry)),
         }
         Ok(())

@@ -125,6 +125,7 @@ impl Applier<'_> {
         if let Some(events) = self.state.scaling_events.remove(key) {
             self.set.delete(Cause::Derived, Object::ScalingEvents(events));
         }
+        self.delete_volume_claims_of(key);
         self.set.delete(Cause::JobDeregistered, Object::Job(job));
     }
 

@@ -9,6 +9,7 @@ mod nodes;
 mod plan;
 mod services;
 mod settings;
+mod volumes;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -174,6 +175,10 @@ impl Applier<'_> {
             Change::PutOneTimeToken(token) => self.put_one_time_token(*token),
             Change::DeleteOneTimeToken(digest) => self.delete_one_time_token(&digest),
             Change::AclBootstrapped => self.acl_bootstrapped(),
+            Change::PutVolume(volume) => self.put_volume(*volume),
+            Change::DeleteVolume(id) => self.delete_volume(id),
+            Change::PutVolumeClaim(claim) => self.put_volume_claim(*claim),
+            Change::DeleteVolumeClaim(id) => self.delete_volume_claim(id),
             Change::PutVariable(variable) => self.put_variable(*variable),
             Change::DeleteVariable(key) => self.delete_variable(&key),
             Change::ResealVariable { key, key_id, data } => self.reseal_variable(&key, key_id, data),

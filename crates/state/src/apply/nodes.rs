@@ -105,6 +105,10 @@ impl Applier<'_> {
         if let Some(node) = self.state.nodes.remove(&id) {
             self.state.fleet.remove_node(id);
             self.delete_local_services_of_node(id);
+            if node.gc_volumes {
+                let volumes: Vec<_> = self.state.volumes_of(id).map(|volume| volume.id).collect();
+                volumes.into_iter().for_each(|volume| self.delete_volume(volume));
+            }
             self.set.delete(Cause::NodeDeregistration, Object::Node(node));
         }
     }

@@ -103,6 +103,9 @@ impl Applier<'_> {
             previous.modify_time = self.now;
             self.put_alloc(previous, Cause::PlanResult);
         }
+        if !self.state.allocs.contains_key(&alloc.id) {
+            self.claim_volumes(&alloc);
+        }
         alloc.alloc_modify_index = self.index;
         alloc.modify_time = self.now;
         self.put_alloc(alloc, Cause::PlanResult);

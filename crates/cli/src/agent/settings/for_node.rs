@@ -184,7 +184,15 @@ pub(super) fn client_config(
         .host_volume
         .iter()
         .map(|(n, v)| {
-            (n.clone(), model::node::HostVolume { name: n.clone(), path: v.path.clone(), read_only: v.read_only })
+            (
+                n.clone(),
+                model::node::HostVolume {
+                    name: n.clone(),
+                    path: v.path.clone(),
+                    read_only: v.read_only,
+                    ..Default::default()
+                },
+            )
         })
         .collect();
     config.options = texts(&c.options);
@@ -229,6 +237,13 @@ pub(super) fn client_config(
     if let Some(dir) = &c.common_plugin_dir {
         config.common_plugin_dir = std::path::absolute(dir).unwrap_or_else(|_| dir.into());
     }
+    if let Some(dir) = &c.host_volumes_dir {
+        config.host_volumes_dir = std::path::absolute(dir).unwrap_or_else(|_| dir.into());
+    }
+    if let Some(dir) = &c.host_volume_plugin_dir {
+        config.host_volume_plugin_dir = std::path::absolute(dir).unwrap_or_else(|_| dir.into());
+    }
+    config.gc_volumes = c.gc_volumes_on_node_gc;
     let plugin_dir = args.plugin_dir.clone().or_else(|| file.plugin_dir.as_ref().map(PathBuf::from));
     // Plugins are started again for as long as the agent runs, whatever its working directory is then.
     let plugin_dir = plugin_dir.map(|dir| std::path::absolute(&dir).unwrap_or(dir));

@@ -62,7 +62,7 @@ impl Reader {
     /// A number of bytes with a unit as people write it: `10GB` (powers of ten) or `10GiB` (powers of two).
     pub(super) fn size(&mut self, name: &str, text: Option<&str>, default: u64) -> u64 {
         let Some(text) = text else { return default };
-        bytes(text).unwrap_or_else(|| {
+        crate::output::parse_size(text).unwrap_or_else(|| {
             self.wrong(format!("{name} must be a size such as 100GB or 512MiB, it is {text:?}"));
             default
         })
@@ -91,23 +91,4 @@ impl Reader {
         }
         Some(format!("{text}:{port}"))
     }
-}
-
-fn bytes(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "k" | "kb" => 1000,
-        "m" | "mb" => 1_000_000,
-        "g" | "gb" => 1_000_000_000,
-        "t" | "tb" => 1_000_000_000_000,
-        "ki" | "kib" => 1 << 10,
-        "mi" | "mib" => 1 << 20,
-        "gi" | "gib" => 1 << 30,
-        "ti" | "tib" => 1 << 40,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(factor)
 }

@@ -1,11 +1,11 @@
 //! Placements that displace others: where no node has room, a job of higher priority gets that of lower ones.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use model::{
     Map,
     alloc::{Allocation, Preemption},
-    ids::{AllocId, IncarnationId, JobKey},
+    ids::{AllocId, IncarnationId, JobKey, NodeId},
     metrics::{AllocMetric, NodeScore},
     plan::PlannedStop,
     resources::Usage,
@@ -41,6 +41,7 @@ impl GroupPlacer<'_, '_> {
     pub(super) fn displace(
         &mut self,
         r: &Request,
+        among: Option<&BTreeSet<NodeId>>,
         needs: &[remote::Need],
         carried: &Map<Arc<str>, IncarnationId>,
     ) -> Option<Allocation> {
@@ -49,7 +50,7 @@ impl GroupPlacer<'_, '_> {
         }
         self.rooms.known.resize_with(self.ranking.candidates.len(), Known::default);
         loop {
-            let (i, made) = self.best_made(r, needs)?;
+            let (i, made) = self.best_made(r, among, needs)?;
             let slot = self.ranking.candidates[i].slot;
             for alloc in &made.leaving {
                 self.overlay.remove(alloc);
@@ -113,8 +114,13 @@ impl GroupPlacer<'_, '_> {
     }
 
     /// The best node where room can be made.
-    fn best_made(&mut self, r: &Request, needs: &[remote::Need]) -> Option<(usize, Made)> {
-        let all: Vec<usize> = match &r.among {
+    fn best_made(
+        &mut self,
+        r: &Request,
+        among: Option<&BTreeSet<NodeId>>,
+        needs: &[remote::Need],
+    ) -> Option<(usize, Made)> {
+        let all: Vec<usize> = match among {
             // Few of many, as a rule.
             Some(among) => among.iter().filter_map(|id| self.ranking.find(self.overlay.fleet.slot(*id)?)).collect(),
             None => (0..self.ranking.candidates.len()).collect(),
