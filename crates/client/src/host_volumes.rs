@@ -9,7 +9,6 @@ use hooks::host_volumes::VolumePlugins;
 use host::fingerprint;
 use model::{DynamicVolume, Node, StoreIndex, VolumeId, VolumeReport, node::HostVolume};
 use node_record::store::{LocalStore, Write};
-use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -25,31 +24,25 @@ pub(crate) struct Told {
     pub(crate) answer: mpsc::Sender<FromNode>,
 }
 
-/// A volume that is there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Kept {
-    id: VolumeId,
-    name: String,
-    path: String,
-    bytes: i64,
-    revision: StoreIndex,
-}
+/// The volumes that the node has, by id: as the servers told of them, with the place and the capacity of each here.
+type Known = BTreeMap<VolumeId, DynamicVolume>;
 
-/// The volumes that the node has, by id.
-type Known = BTreeMap<VolumeId, Kept>;
+/// The volumes that the node has, as they are written down: those that it tells servers of who know less.
+pub(crate) fn written(store: &LocalStore) -> Vec<DynamicVolume> {
+    store.meta(RECORD).and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+}
 
 /// Those of the last agent.
 fn load(store: &LocalStore) -> Known {
-    let kept: Vec<Kept> = store.meta(RECORD).and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-    kept.into_iter().map(|kept| (kept.id, kept)).collect()
+    written(store).into_iter().map(|volume| (volume.id, volume)).collect()
 }
 
 /// The volumes of a node: those of its configuration, and in their place the dynamic ones of the same names.
 fn offered(configured: &BTreeMap<String, HostVolume>, known: &Known) -> model::Map<String, HostVolume> {
     let mut all = configured.clone();
-    for Kept { id, name, path, .. } in known.values() {
-        let volume = HostVolume { name: name.clone(), path: path.clone(), read_only: false, id: *id };
-        all.insert(name.clone(), volume);
+    for volume in known.values() {
+        let (name, path) = (volume.name.clone(), volume.host_path.clone());
+        all.insert(name.clone(), HostVolume { name, path, read_only: false, id: volume.id });
     }
     all.into_iter().collect()
 }
@@ -102,8 +95,8 @@ impl HostVolumes {
     async fn follow(&self, told: Told, known: &mut Known, asked: &mut BTreeMap<VolumeId, StoreIndex>) {
         let Told { volumes, answer } = told;
         for (id, kept) in known.iter().filter(|(id, _)| !volumes.iter().any(|volume| volume.id == **id)) {
-            tracing::info!(volume = %id, name = kept.name, path = kept.path, "the servers know this volume no more: \
-                the node forgets it and leaves it where it is");
+            tracing::info!(volume = %id, name = kept.name, path = kept.host_path, "the servers know this volume no \
+                more: the node forgets it and leaves it where it is");
         }
         known.retain(|id, _| volumes.iter().any(|volume| volume.id == *id));
         let ids: Vec<VolumeId> = volumes.iter().map(|volume| volume.id).collect();
@@ -111,7 +104,7 @@ impl HostVolumes {
         let there = |volume: &DynamicVolume| {
             known.get(&volume.id).filter(|_| asked.get(&volume.id) == Some(&volume.revision)).cloned()
         };
-        let wanted: Vec<(DynamicVolume, Option<Kept>)> = volumes
+        let wanted: Vec<(DynamicVolume, Option<DynamicVolume>)> = volumes
             .into_iter()
             .map(|volume| {
                 let there = there(&volume);
@@ -130,7 +123,11 @@ impl HostVolumes {
             reports.push(match outcome {
                 Ok(Some(kept)) => {
                     asked.insert(id, revision);
-                    let report = VolumeReport { host_path: kept.path.clone(), capacity_bytes: kept.bytes, ..report };
+                    let report = VolumeReport {
+                        host_path: kept.host_path.clone(),
+                        capacity_bytes: kept.capacity_bytes,
+                        ..report
+                    };
                     known.insert(id, kept);
                     report
                 }
@@ -144,7 +141,7 @@ impl HostVolumes {
                 }
             });
         }
-        let kept: Vec<&Kept> = known.values().collect();
+        let kept: Vec<&DynamicVolume> = known.values().collect();
         let text = serde_json::to_string(&kept).unwrap_or_default();
         // Before the servers hear of it: they place tasks on what they have heard of.
         if let Err(error) = self.store.commit(vec![Write::Meta(RECORD, text)]).await {
@@ -160,16 +157,15 @@ impl HostVolumes {
     }
 
     /// The volume as it is now; None = it is removed.
-    async fn one(&self, volume: &DynamicVolume, there: Option<Kept>) -> Result<Option<Kept>, String> {
+    async fn one(&self, volume: &DynamicVolume, there: Option<DynamicVolume>) -> Result<Option<DynamicVolume>, String> {
         if volume.deleting {
             return self.plugins.remove(volume).await.map(|()| None);
         }
-        if let Some(there) = there.filter(|there| std::path::Path::new(&there.path).is_dir()) {
+        if let Some(there) = there.filter(|there| std::path::Path::new(&there.host_path).is_dir()) {
             return Ok(Some(there));
         }
         let made = self.plugins.create(volume).await?;
-        let (id, name, revision) = (volume.id, volume.name.clone(), volume.revision);
-        Ok(Some(Kept { id, name, path: made.path, bytes: made.bytes, revision }))
+        Ok(Some(DynamicVolume { host_path: made.path, capacity_bytes: made.bytes, ..volume.clone() }))
     }
 
     /// Offers them to the tasks of this node, and tells the servers of it.
@@ -197,7 +193,7 @@ mod tests {
         let volume = |path: &str| HostVolume { name: "data".into(), path: path.into(), ..HostVolume::default() };
         let configured = BTreeMap::from([("data".to_owned(), volume("/srv")), ("logs".to_owned(), volume("/logs"))]);
         let id = VolumeId(uuid::Uuid::from_u128(1));
-        let kept = Kept { id, name: "data".into(), path: "/volumes/1".into(), bytes: 0, revision: 5 };
+        let kept = DynamicVolume { id, name: "data".into(), host_path: "/volumes/1".into(), ..Default::default() };
         let offered = offered(&configured, &Known::from([(id, kept)]));
         assert_eq!(offered["data"], HostVolume { id, ..volume("/volumes/1") });
         assert_eq!(offered["logs"], volume("/logs"));

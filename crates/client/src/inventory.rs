@@ -1,7 +1,7 @@
 //! What a node that holds tells the servers: all that it has, as it is.
 
 use api::node_rpc::{Allocs, FromNode, FromNodeMessage, Inventory, RemoteOrders, to_json};
-use model::{AllocId, Allocation};
+use model::{AllocId, Allocation, DynamicVolume};
 use remote_manager::RemoteManager;
 use tokio::sync::mpsc;
 
@@ -28,7 +28,12 @@ fn as_it_is(view: &AllocView) -> Allocation {
 }
 
 /// Says it in pieces. The session may end meanwhile: the next one begins anew.
-pub(crate) async fn tell(remote: RemoteManager, allocs: Vec<(AllocId, AllocHandle)>, to: mpsc::Sender<FromNode>) {
+pub(crate) async fn tell(
+    remote: RemoteManager,
+    volumes: Vec<DynamicVolume>,
+    allocs: Vec<(AllocId, AllocHandle)>,
+    to: mpsc::Sender<FromNode>,
+) {
     let orders =
         RemoteOrders { orders_json: remote.inventory().await.iter().map(to_json).collect(), ..RemoteOrders::default() };
     let mut pieces: Vec<Inventory> = allocs
@@ -41,10 +46,11 @@ pub(crate) async fn tell(remote: RemoteManager, allocs: Vec<(AllocId, AllocHandl
                 allocs.jobs_json.push(to_json(&*view.job));
                 allocs.job_indexes.push(view.job.job_modify_index);
             }
-            Inventory { allocs: Some(allocs), orders: None, more: true }
+            Inventory { allocs: Some(allocs), more: true, ..Inventory::default() }
         })
         .collect();
-    pieces.push(Inventory { allocs: None, orders: Some(orders), more: false });
+    let host_volumes_json = volumes.iter().map(to_json).collect();
+    pieces.push(Inventory { orders: Some(orders), host_volumes_json, ..Inventory::default() });
     for piece in pieces {
         if to.send(FromNodeMessage::Inventory(piece).into()).await.is_err() {
             return;

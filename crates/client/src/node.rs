@@ -25,7 +25,7 @@ use crate::{
     alloc::{AllocCommand, AllocEvent, AllocHandle, AllocLoop, AllocView, parts::Parts, run::Origin},
     allocs::{Allocs, handle, handles},
     error::RequestError,
-    host_volumes::Told,
+    host_volumes::{self, Told},
     inventory,
     session::{FromServer, Placed},
 };
@@ -150,7 +150,8 @@ impl NodeLoop {
                 self.remote.welcome(cluster, inventory.is_some());
                 self.cut_off(false);
                 if let Some(to) = inventory {
-                    tokio::spawn(inventory::tell(self.remote.clone(), handles(&self.allocs), to));
+                    let volumes = host_volumes::written(&self.parts.store);
+                    tokio::spawn(inventory::tell(self.remote.clone(), volumes, handles(&self.allocs), to));
                 }
             }
             FromServer::HostVolumes(told) => drop(self.volumes.send(told)),

@@ -10,8 +10,8 @@ use lifecycle::remote::{
     recovered::{Known, MadeFrom, named_anew, of_each_slot, take_over},
 };
 use model::{
-    AllocClientUpdate, Allocation, ClientStatus, DesiredStatus, EvalId, IncarnationId, Job, JobKey, NodeId,
-    RemoteInstance, RemoteOrder, RemotePolicy, RemoteTask, SlotKey, Trigger, job::job_type,
+    AllocClientUpdate, Allocation, ClientStatus, DesiredStatus, DynamicVolume, EvalId, IncarnationId, Job, JobKey,
+    NodeId, RemoteInstance, RemoteOrder, RemotePolicy, RemoteTask, SlotKey, Trigger, VolumeState, job::job_type,
 };
 use state::{Batch, Change, NamespaceRecord, State};
 
@@ -33,16 +33,30 @@ fn incarnations(state: &State) -> HashSet<IncarnationId> {
     state.remote_tasks().map(|record| record.incarnation).collect()
 }
 
+/// All that a node has.
+#[derive(Clone, Debug, Default)]
+pub struct Has {
+    /// Allocations with their jobs, in the state that they are in.
+    pub allocs: Vec<Allocation>,
+    /// Orders of remote slots as it follows them.
+    pub orders: Vec<RemoteOrder>,
+    /// Dynamic host volumes as it was told of them.
+    pub volumes: Vec<DynamicVolume>,
+}
+
 /// Takes over a node's inventory, if the node has acted on a newer state than the servers'.
-pub fn of_node(
-    state: &State,
-    node: NodeId,
-    allocs: &[Allocation],
-    orders: &[RemoteOrder],
-    stamp: Stamp,
-    ids: &mut Ids<'_>,
-) -> Batch {
+pub fn of_node(state: &State, node: NodeId, has: &Has, stamp: Stamp, ids: &mut Ids<'_>) -> Batch {
+    let Has { allocs, orders, volumes } = has;
     let mut batch = Batch::default();
+    for volume in volumes.iter().filter(|volume| volume.node_id == node && lacks(state, volume)) {
+        if state.namespace(&volume.namespace).is_none() {
+            let name = volume.namespace.clone();
+            batch.push(Change::PutNamespace(NamespaceRecord { name, ..NamespaceRecord::default() }));
+        }
+        // It is there: its node has it.
+        let volume = DynamicVolume { state: VolumeState::Ready, deleting: false, ..volume.clone() };
+        batch.push(Change::PutVolume(Box::new(volume)));
+    }
     let mut evals: BTreeMap<JobKey, EvalId> = BTreeMap::new();
     let mut upserts = Vec::new();
     let mut updates = Vec::new();
@@ -107,10 +121,11 @@ pub fn of_node(
     batch
 }
 
-/// New facts in a node's inventory, if any: a live allocation that the state lacks, or the order of a slot under a
-/// higher epoch.
+/// New facts in a node's inventory, if any: a live allocation that the state lacks, the order of a slot under a higher
+/// epoch, or a host volume.
 #[must_use]
-pub fn unknown_of(state: &State, node: NodeId, allocs: &[Allocation], orders: &[RemoteOrder]) -> Option<String> {
+pub fn unknown_of(state: &State, node: NodeId, has: &Has) -> Option<String> {
+    let Has { allocs, orders, volumes } = has;
     let of_alloc = |alloc: &&Allocation| {
         let known = state.alloc(alloc.id);
         known.map_or(!alloc.terminal(), |known| alloc.alloc_modify_index > known.alloc_modify_index)
@@ -119,8 +134,18 @@ pub fn unknown_of(state: &State, node: NodeId, allocs: &[Allocation], orders: &[
     let alloc = allocs.iter().filter(|alloc| alloc.node_id == node).find(of_alloc);
     let alloc = alloc.map(|alloc| format!("allocation {} of index {}", alloc.id, alloc.alloc_modify_index));
     alloc.or_else(|| {
-        orders.iter().find(of_order).map(|order| format!("epoch {} of remote task {}", order.epoch, order.slot))
+        let order = orders.iter().find(of_order);
+        let order = order.map(|order| format!("epoch {} of remote task {}", order.epoch, order.slot));
+        order.or_else(|| {
+            let volume = volumes.iter().find(|volume| volume.node_id == node && lacks(state, volume));
+            volume.map(|volume| format!("host volume {} of revision {}", volume.id, volume.revision))
+        })
     })
+}
+
+/// Whether the state knows less of a volume than its node.
+fn lacks(state: &State, volume: &DynamicVolume) -> bool {
+    state.volume(volume.id).is_none_or(|known| volume.revision > known.revision)
 }
 
 /// The state's own copy of that job version, so that both share it.
@@ -208,4 +233,38 @@ pub fn of_sweeps<'a>(
         take_over(&slot, state.remote_task(&slot).map(|r| &**r), &found, context(stamp, ids))
     };
     best.into_iter().filter_map(record).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::counted;
+
+    #[test]
+    fn a_node_brings_back_the_volumes_that_the_servers_have_forgotten() {
+        let node = NodeId(uuid::Uuid::from_u128(1));
+        let volume = |id, revision| DynamicVolume {
+            id: model::VolumeId(uuid::Uuid::from_u128(id)),
+            namespace: "team".into(),
+            node_id: node,
+            revision,
+            host_path: format!("/v/{id}"),
+            ..DynamicVolume::default()
+        };
+        let mut state = State::new();
+        state.apply(50, 0, Change::PutVolume(Box::new(volume(1, 40))).into()).expect("it applies");
+        let elsewhere = DynamicVolume { node_id: NodeId::NIL, ..volume(4, 60) };
+        let has = Has { volumes: vec![volume(1, 40), volume(2, 60), volume(3, 61), elsewhere], ..Has::default() };
+        let known = Has { volumes: vec![volume(1, 40)], ..Has::default() };
+        assert_eq!(unknown_of(&state, node, &known), None);
+        let unknown = unknown_of(&state, node, &has).expect("two of them");
+        assert!(unknown.contains("host volume") && unknown.contains("of revision 60"), "{unknown}");
+        let stamp = Stamp { index: 70, now: 0 };
+        let batch = of_node(&state, node, &has, stamp, &mut counted(70));
+        state.apply(70, 0, batch).expect("it applies");
+        let all: Vec<_> = state.volumes_onward(None, false).map(|v| (v.revision, v.state, &*v.host_path)).collect();
+        let (pending, ready) = (VolumeState::Pending, VolumeState::Ready);
+        assert_eq!(all, [(40, pending, "/v/1"), (60, ready, "/v/2"), (61, ready, "/v/3")]);
+        assert!(state.namespace(&"team".into()).is_some());
+    }
 }

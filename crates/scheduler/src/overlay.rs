@@ -8,7 +8,7 @@ use std::{
 use model::{
     alloc::Allocation,
     ids::{AllocId, Namespace},
-    volume::{host_requests, use_of},
+    volume::use_of,
 };
 use state::{Fleet, NodeSlot, NodeUse, PortSet, State};
 
@@ -107,9 +107,6 @@ impl<'a> Overlay<'a> {
             if given.peek().is_some() {
                 self.given_devices.entry(slot).or_default().extend(given);
             }
-            if asks_for_volumes(alloc) {
-                self.given_volumes.entry(slot).or_default().push(alloc.clone());
-            }
         }
         Some(slot)
     }
@@ -134,6 +131,11 @@ impl<'a> Overlay<'a> {
         taken
     }
 
+    /// A new allocation may use dynamic host volumes.
+    pub(crate) fn uses_volumes(&mut self, slot: NodeSlot, alloc: &Allocation) {
+        self.given_volumes.entry(slot).or_default().push(alloc.clone());
+    }
+
     /// The allocations that use a host volume of that namespace and name, and whether each writes to it. Computed when
     /// a group requests a dynamic one.
     pub(crate) fn volume_uses<'s>(
@@ -156,9 +158,4 @@ impl<'a> Overlay<'a> {
         taken.extend(self.given_devices.get(&slot).into_iter().flatten().cloned());
         taken
     }
-}
-
-fn asks_for_volumes(alloc: &Allocation) -> bool {
-    let group = alloc.job.as_ref().and_then(|job| job.group(&alloc.task_group));
-    group.is_some_and(|group| host_requests(group).next().is_some())
 }

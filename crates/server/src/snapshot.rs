@@ -136,6 +136,8 @@ pub fn state_of(snapshot: &Snapshot) -> Result<Value, SnapshotError> {
         "Services": state.services().collect::<Vec<_>>(),
         "Namespaces": state.namespaces().collect::<Vec<_>>(),
         "NodePools": state.node_pools().collect::<Vec<_>>(),
+        "HostVolumes": state.volumes_onward(None, false).collect::<Vec<_>>(),
+        "VolumeClaims": state.volume_claims_onward(None, false).collect::<Vec<_>>(),
         "SchedulerConfig": state.scheduler_config(),
     }))
 }

@@ -151,6 +151,7 @@ fn each_time() -> Vec<(&'static str, Call<Value>)> {
         ("allocations", all(call::allocs().reading())),
         ("deployments", all(call::deployments().reading())),
         ("evaluations", all(call::evals().reading())),
+        ("host-volumes", all(call::volumes().with("type", "host").reading())),
         ("jobs", all(call::jobs().reading())),
         ("metrics", call::metrics().reading()),
         ("nodes", call::nodes().with("resources", true).reading()),
@@ -159,6 +160,7 @@ fn each_time() -> Vec<(&'static str, Call<Value>)> {
         ("scaling-policies", all(call::scaling_policies().reading())),
         ("services", all(call::services().reading())),
         ("trends", call::trends().reading()),
+        ("volume-claims", all(call::volume_claims().reading())),
     ]
 }
 

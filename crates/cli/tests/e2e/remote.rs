@@ -24,7 +24,8 @@ fn instances(agent: &Agent, mark: &str) -> Vec<i32> {
     agent.processes().into_iter().filter(|(_, c)| c.starts_with(mark)).map(|(p, _)| p).collect()
 }
 
-fn copy(from: &Path, to: &Path) {
+/// Copies a directory.
+pub(crate) fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a directory");
     for entry in fs::read_dir(from).expect("a directory").map_while(Result::ok) {
         let target = to.join(entry.file_name());

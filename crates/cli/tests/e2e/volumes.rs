@@ -9,7 +9,10 @@ use std::{
 
 use testkit::Dir;
 
-use crate::agent::{Agent, drover, until};
+use crate::{
+    agent::{Agent, drover, until},
+    remote::copy,
+};
 
 /// An executable that makes directories. Files beside it steer it: with `broken` it refuses, with `slow` it waits.
 fn plugin(dir: &Path) {
@@ -213,4 +216,40 @@ fn an_executable_makes_volumes_and_none_is_made_twice_or_lost() {
     let id = w.id("scratch");
     w.agent.cli_ok(&["volume", "delete", &id]);
     assert_eq!(fs::read_dir(w.dir.path().join("made")).expect("list").count(), 0);
+}
+
+/// The state is from before the volume: its node tells of it, and the task that uses it goes on.
+#[test]
+fn servers_restored_from_an_old_snapshot_know_the_volumes_of_their_nodes() {
+    let mut w = World::new();
+    let (data, snapshot) = (w.agent.dir().join("data/server"), w.agent.dir().join("snapshot"));
+    w.agent.kill();
+    copy(&data, &snapshot);
+    w.agent.launch();
+    let spec = w.spec("data", "mkdir", "parameters {\n  mode = \"0777\"\n}");
+    w.agent.cli_ok(&["volume", "create", &spec]);
+    w.agent.run(JOB);
+    let alloc = w.agent.alloc("db", "running");
+    until("what the task sees", || (w.agent.logs(&alloc, "t") == "start\n").then_some(()));
+    let id = w.id("data");
+    w.agent.kill();
+    fs::remove_dir_all(&data).expect("the state");
+    copy(&snapshot, &data);
+    w.agent.launch();
+    until("the node to tell what it has", || {
+        let recovery = w.agent.get("/v1/operator/recovery")?;
+        (recovery["Answered"].as_array().map_or(0, Vec::len) == 1).then_some(())
+    });
+    let _ = w.agent.cli(&["operator", "recover", "-yes"]);
+    until("the volume", || {
+        let all = w.volumes();
+        (all.len() == 1 && all[0]["ID"] == *id && all[0]["State"] == "ready").then_some(())
+    });
+    assert_eq!(w.agent.alloc("db", "running")["ID"], alloc["ID"], "the same allocation");
+    let claims = w.agent.cli_ok(&["volume", "claim", "list", "-verbose"]);
+    assert!(claims.contains(alloc["ID"].as_str().expect("an id")) && claims.contains(&id), "{claims}");
+    w.agent.cli_ok(&["alloc", "restart", alloc["ID"].as_str().expect("an id")]);
+    until("a second start", || w.agent.logs(&alloc, "t").ends_with("start\nstart\n").then_some(()));
+    w.agent.cli_ok(&["job", "stop", "-purge", "db"]);
+    until("nobody uses it", || w.agent.cli(&["volume", "delete", &id]).status.success().then_some(()));
 }

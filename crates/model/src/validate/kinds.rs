@@ -19,6 +19,11 @@ pub(super) fn check_job(job: &Job, e: &mut ValidationErrors) {
 }
 
 pub(super) fn check_group(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
+    // An allocation of theirs has no index of its own.
+    let per_alloc = g.volumes.iter().filter(|(_, v)| v.per_alloc && (system(job) || job.kind == job_type::SYSBATCH));
+    for (name, _) in per_alloc {
+        e.text(format!("volume {name:?} cannot be per_alloc in a job of type {}", job.kind));
+    }
     if !system(job) {
         return;
     }

@@ -304,6 +304,35 @@ fn jobs_of_every_node() {
     }
 }
 
+/// What a group may ask of a host volume.
+#[test]
+fn host_volumes_have_modes_of_their_own() {
+    let asks = |kind: &str, volume: serde_json::Value, update: serde_json::Value| {
+        let group = json!({"Volumes": {"v": volume}, "Update": update});
+        errors(&small(json!({"Type": kind}), group, json!({})))
+    };
+    let none = || json!(null);
+    for (kind, volume, update, expected) in [
+        ("service", json!({"AccessMode": "x"}), none(), Some("access_mode \"x\" is none of host volumes")),
+        ("service", json!({"AttachmentMode": "x"}), none(), Some("attachment_mode \"x\" is none")),
+        ("service", json!({"AccessMode": "single-node-reader-only"}), none(), Some("needs read_only = true")),
+        ("service", json!({"AccessMode": "single-node-reader-only", "ReadOnly": true}), none(), None),
+        ("service", json!({"AccessMode": "single-node-multi-writer", "Sticky": true}), none(), None),
+        ("service", json!({"MountOptions": {"FSType": "ext4"}}), none(), Some("cannot have mount_options")),
+        ("service", json!({"Sticky": true, "PerAlloc": true}), none(), Some("cannot be both sticky and per_alloc")),
+        ("service", json!({"PerAlloc": true}), json!({"Canary": 1}), Some("per_alloc and canaries exclude")),
+        ("service", json!({"PerAlloc": true}), none(), None),
+        ("system", json!({"PerAlloc": true}), none(), Some("cannot be per_alloc in a job of type system")),
+        ("sysbatch", json!({"PerAlloc": true}), none(), Some("cannot be per_alloc in a job of type sysbatch")),
+    ] {
+        let mut asked = volume.clone();
+        (asked["Type"], asked["Source"]) = (json!("host"), json!("data"));
+        let found = asks(kind, asked, update);
+        let fits = expected.is_none_or(|part| found.len() == 1 && found[0].contains(part));
+        assert!(fits && found.is_empty() == expected.is_none(), "{kind} {volume}: {found:#?}");
+    }
+}
+
 #[test]
 fn what_was_refused_without_need_is_accepted() {
     for job in [

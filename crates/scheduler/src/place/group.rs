@@ -647,6 +647,9 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             ..Allocation::default()
         };
         self.overlay.add(&alloc);
+        if self.rules.volumes.dynamic() {
+            self.overlay.uses_volumes(slot, &alloc);
+        }
         if let Some(room) = self.room {
             room.take(&alloc.resources);
         }

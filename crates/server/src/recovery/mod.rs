@@ -28,12 +28,10 @@ use api::{
 use control::{
     nodes, pending,
     sessions::SessionId,
-    takeover::{self, Unbound},
+    takeover::{self, Has, Unbound},
 };
 use lifecycle::remote::recovering::{Awaited, is_over};
-use model::{
-    Allocation, Evaluation, GenerationId, Job, Node, NodeId, NodeStatus, RemoteOrder, StoreIndex, TimestampNs, Trigger,
-};
+use model::{Allocation, Evaluation, GenerationId, Job, Node, NodeId, NodeStatus, StoreIndex, TimestampNs, Trigger};
 use state::{Change, ClusterMeta, Mark, Recovery, State};
 use tokio::sync::Notify;
 
@@ -154,24 +152,25 @@ enum Told {
     KnowsMore(String),
 }
 
-type Read = (Vec<Allocation>, Vec<RemoteOrder>);
-
-fn read(pieces: Vec<Inventory>) -> Result<Read, ServerError> {
+fn read(pieces: Vec<Inventory>) -> Result<Has, ServerError> {
     let wrong = |error: api::node_rpc::Unreadable| ServerError::invalid(error.to_string());
-    let (mut allocs, mut orders) = (Vec::new(), Vec::new());
+    let mut has = Has::default();
     for piece in pieces {
+        for volume in piece.host_volumes_json {
+            has.volumes.push(from_json("a host volume", &volume).map_err(wrong)?);
+        }
         let told = piece.allocs.unwrap_or_default();
         for (alloc, job) in told.allocs_json.iter().zip(&told.jobs_json) {
             let mut alloc: Allocation = from_json("an allocation", alloc).map_err(wrong)?;
             let job: Job = from_json("a job", job).map_err(wrong)?;
             alloc.job = Some(Arc::new(job));
-            allocs.push(alloc);
+            has.allocs.push(alloc);
         }
         for order in piece.orders.unwrap_or_default().orders_json {
-            orders.push(from_json("a remote order", &order).map_err(wrong)?);
+            has.orders.push(from_json("a remote order", &order).map_err(wrong)?);
         }
     }
-    Ok((allocs, orders))
+    Ok(has)
 }
 
 /// What sweeps have found that no record knows.
@@ -339,11 +338,11 @@ impl Recovering {
         let (read, node) = (read(pieces), from.node);
         let own = self.clone();
         async move {
-            let (allocs, orders) = read?;
+            let has = read?;
             let stored = own.queue.commit(move |state, stamp| {
                 order.check(from)?;
                 let Some(recovery) = state.cluster().recovery.clone() else {
-                    let answer = match takeover::unknown_of(state, node, &allocs, &orders) {
+                    let answer = match takeover::unknown_of(state, node, &has) {
                         _ if !lost => Told::Nothing,
                         Some(what) => Told::KnowsMore(what),
                         None => Told::Stored(state.cluster().generation, state.latest_index()),
@@ -354,7 +353,7 @@ impl Recovering {
                 // not know better.
                 let knows_more = !state.cluster().knows(mark, state.latest_index());
                 let mut batch = if knows_more {
-                    takeover::of_node(state, node, &allocs, &orders, stamp, &mut new_id)
+                    takeover::of_node(state, node, &has, stamp, &mut new_id)
                 } else {
                     state::Batch::default()
                 };

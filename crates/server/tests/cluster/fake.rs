@@ -471,7 +471,7 @@ impl Session {
             .map(|order| to_json(&RemoteOrder { handle: handle(order), ..order.clone() }))
             .collect();
         let orders = RemoteOrders { orders_json: orders, ..RemoteOrders::default() };
-        Inventory { allocs: Some(allocs), orders: Some(orders), more: false }
+        Inventory { allocs: Some(allocs), orders: Some(orders), ..Inventory::default() }
     }
 
     /// One page that holds everything.

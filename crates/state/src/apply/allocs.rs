@@ -112,6 +112,10 @@ impl Applier<'_> {
     }
 
     pub(super) fn upsert_alloc(&mut self, mut alloc: Allocation) {
+        // One that a recovery brings back has its volumes.
+        if !alloc.terminal() && !self.state.allocs.contains_key(&alloc.id) {
+            self.claim_volumes(&alloc, None);
+        }
         alloc.alloc_modify_index = self.index;
         self.put_alloc(alloc, Cause::AllocationUpdated);
     }

@@ -5,11 +5,12 @@ use std::{collections::HashMap, sync::Arc};
 use model::{
     alloc::{AllocStateChange, Allocation, ClientStatus, DesiredStatus},
     ids::AllocId,
-    job::Job,
+    job::{Job, TaskGroup},
     metrics::AllocMetric,
     node::NodeStatus,
     plan::{Plan, PlannedStop},
     resources::AllocatedResources,
+    volume::host_requests,
 };
 
 use super::{Applier, allocs::note_status};
@@ -20,6 +21,18 @@ struct Placed {
     id: AllocId,
     resources: Arc<AllocatedResources>,
     metrics: Option<Arc<AllocMetric>>,
+}
+
+/// Which jobs have groups that stay with their volumes: asked of each placement, and looked for once in each job.
+#[derive(Default)]
+struct StickyJobs(HashMap<usize, bool>);
+
+impl StickyJobs {
+    fn has(&mut self, job: Option<&Arc<Job>>) -> bool {
+        let Some(job) = job else { return false };
+        let sticky = |group: &TaskGroup| host_requests(group).any(|request| request.sticky);
+        *self.0.entry(Arc::as_ptr(job).addr()).or_insert_with(|| job.task_groups.iter().any(sticky))
+    }
 }
 
 impl Applier<'_> {
@@ -39,7 +52,11 @@ impl Applier<'_> {
             self.stop_alloc(stop);
         }
         let mut placed = Vec::new();
+        let mut sticky = StickyJobs::default();
         for a in plan.placements.into_values().flatten() {
+            if sticky.has(a.job.as_ref().or(plan.job.as_ref())) && !self.state.allocs.contains_key(&a.id) {
+                self.claim_volumes(&a, plan.job.as_ref());
+            }
             placed.push(Placed { id: a.id, resources: a.resources.clone(), metrics: a.metrics.clone() });
             self.place(plan.job.as_ref(), a);
         }
@@ -102,9 +119,6 @@ impl Applier<'_> {
             previous.next_allocation = alloc.id;
             previous.modify_time = self.now;
             self.put_alloc(previous, Cause::PlanResult);
-        }
-        if !self.state.allocs.contains_key(&alloc.id) {
-            self.claim_volumes(&alloc);
         }
         alloc.alloc_modify_index = self.index;
         alloc.modify_time = self.now;

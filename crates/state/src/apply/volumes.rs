@@ -5,6 +5,7 @@ use std::sync::Arc;
 use model::{
     alloc::Allocation,
     ids::{ClaimId, JobKey, VolumeId},
+    job::Job,
     volume::{DynamicVolume, VolumeClaim, host_requests, source_of},
 };
 use uuid::Uuid;
@@ -52,9 +53,8 @@ impl Applier<'_> {
     }
 
     /// A new allocation of a group with sticky volumes has a claim on each that it finds on its node.
-    pub(super) fn claim_volumes(&mut self, alloc: &Allocation) {
-        let group = alloc.job.clone();
-        let Some(group) = group.as_ref().and_then(|job| job.group(&alloc.task_group)) else { return };
+    pub(super) fn claim_volumes(&mut self, alloc: &Allocation, job: Option<&Arc<Job>>) {
+        let Some(group) = alloc.job.as_ref().or(job).and_then(|job| job.group(&alloc.task_group)) else { return };
         for request in host_requests(group).filter(|request| request.sticky) {
             let name = source_of(request, alloc.index());
             let named = |volume: &&Arc<DynamicVolume>| volume.name == *name && volume.namespace == alloc.namespace;
