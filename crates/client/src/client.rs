@@ -483,8 +483,8 @@ impl Client {
         self.handle.clone()
     }
 
-    /// Ends the loops and the plugin processes. Tasks run on, unless the configuration says otherwise; remote
-    /// instances are never touched.
+    /// Ends the loops and the plugin processes, and closes the records: the directory may be copied then. Tasks run on,
+    /// unless the configuration says otherwise; remote instances are never touched.
     pub async fn stop(mut self) {
         let inner = self.handle.inner.clone();
         if inner.config.stop_tasks_on_stop {
@@ -514,6 +514,10 @@ impl Client {
         let release = |dir: &std::path::PathBuf| Write::Release { kind: CGROUP_PARENT, key: dir.display().to_string() };
         // A claim on what is gone is taken up again by the next start.
         let _ = inner.store.commit(gone.iter().map(release).collect()).await;
+        // Whoever still has a handle: the directory may be copied now.
+        if tokio::time::timeout(LOOPS, inner.store.close()).await.is_err() {
+            tracing::warn!("the local records are still open: the disk does not complete what was written last");
+        }
     }
 }
 

@@ -136,10 +136,17 @@ struct Batch {
     done: Option<oneshot::Sender<Result<(), StoreError>>>,
 }
 
+/// What the thread is told.
+enum Message {
+    Write(Batch),
+    /// The database is closed when this is answered.
+    Close(oneshot::Sender<()>),
+}
+
 /// Who writes.
 #[derive(Clone, Debug)]
 enum Writer {
-    Thread(Sender<Batch>),
+    Thread(Sender<Message>),
     /// Who submits writes at once.
     Submitter(Arc<Mutex<Connection>>, PathBuf),
 }
@@ -147,7 +154,7 @@ enum Writer {
 impl Writer {
     fn submit(&self, batch: Batch) -> Result<(), StoreError> {
         match self {
-            Self::Thread(batches) => batches.send(batch).map_err(|_| StoreError::Closed),
+            Self::Thread(messages) => messages.send(Message::Write(batch)).map_err(|_| StoreError::Closed),
             Self::Submitter(connection, path) => {
                 write(&mut connection.lock().unwrap_or_else(PoisonError::into_inner), path, vec![batch]);
                 Ok(())
@@ -222,12 +229,12 @@ impl LocalStore {
         let meta = meta.facts;
         let stalled = Stalled::default();
         let writer = if thread {
-            let (to_thread, batches) = std::sync::mpsc::channel();
+            let (to_thread, messages) = std::sync::mpsc::channel();
             let waits = stalled.clone();
             std::thread::Builder::new()
                 .name("node-store".into())
                 .stack_size(256 * 1024)
-                .spawn(move || run(connection, &path, &batches, &waits))
+                .spawn(move || run(connection, &path, &messages, &waits))
                 .map_err(|e| StoreError::Database {
                     doing: "start the thread",
                     path: dir.join("node.sqlite"),
@@ -273,6 +280,17 @@ impl LocalStore {
             drop(ledger);
             meta.lock().unwrap_or_else(PoisonError::into_inner).extend(facts);
             Ok(())
+        }
+    }
+
+    /// Closes the database after what is queued, whoever still holds a handle: from then on the directory may be
+    /// copied, and commits are refused with [`StoreError::Closed`]. Without a thread it is closed with the last handle.
+    pub async fn close(&self) {
+        let Writer::Thread(messages) = &self.writer else { return };
+        let (done, closed) = oneshot::channel();
+        if messages.send(Message::Close(done)).is_ok() {
+            // Whether it is answered or dropped, the thread has ended.
+            let _ = closed.await;
         }
     }
 
@@ -377,12 +395,12 @@ const REST_AFTER_IDLE: Duration = Duration::from_secs(2);
 fn run(
     mut connection: Connection,
     path: &Path,
-    batches: &Receiver<Batch>,
+    messages: &Receiver<Message>,
     (stalled, changed): &(Mutex<bool>, Condvar),
 ) {
     let mut rests = true;
     loop {
-        let first = if rests { batches.recv().map_err(Into::into) } else { batches.recv_timeout(REST_AFTER_IDLE) };
+        let first = if rests { messages.recv().map_err(Into::into) } else { messages.recv_timeout(REST_AFTER_IDLE) };
         let first = match first {
             Ok(first) => first,
             Err(RecvTimeoutError::Timeout) => {
@@ -394,15 +412,25 @@ fn run(
             Err(RecvTimeoutError::Disconnected) => return,
         };
         rests = false;
-        let mut group = vec![first];
-        while group.len() < 512 {
-            match batches.try_recv() {
-                Ok(more) => group.push(more),
-                Err(_) => break,
+        let (mut group, mut close) = (Vec::new(), None);
+        for message in std::iter::once(first).chain(messages.try_iter()) {
+            match message {
+                Message::Write(batch) => group.push(batch),
+                Message::Close(done) => close = Some(done),
+            }
+            if close.is_some() || group.len() == 512 {
+                break;
             }
         }
         drop(changed.wait_while(stalled.lock().unwrap_or_else(PoisonError::into_inner), |stalled| *stalled));
-        write(&mut connection, path, group);
+        if !group.is_empty() {
+            write(&mut connection, path, group);
+        }
+        if let Some(done) = close {
+            drop(connection);
+            let _ = done.send(());
+            return;
+        }
     }
 }
 
@@ -521,6 +549,21 @@ mod tests {
         assert!(store.claimed(FORGOTTEN).is_empty() && store.claimed("cgroup") == ["k"]);
         assert_eq!(store.meta("node_id").as_deref(), Some("n"));
         assert!(!dir.path().join("node.sqlite-shm").exists(), "nothing of it is mapped memory");
+    }
+
+    #[tokio::test]
+    async fn a_closed_store_is_at_rest_whoever_has_a_handle() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let (store, _) = LocalStore::open(dir.path()).expect("open");
+        let meta = |id: &str| vec![Write::Meta("node_id", id.to_owned())];
+        let last = store.submit(meta("last"));
+        store.close().await;
+        last.await.expect("what was queued is written");
+        assert!(!dir.path().join("node.sqlite-wal").exists(), "all is in the one file");
+        assert!(matches!(store.commit(meta("too late")).await, Err(StoreError::Closed)));
+        store.close().await;
+        let (again, _) = LocalStore::open(dir.path()).expect("open again");
+        assert_eq!(again.meta("node_id").as_deref(), Some("last"));
     }
 
     #[test]
