@@ -5,11 +5,11 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use hooks::sticky::{End, Present};
+use hooks::present::{End, Present};
 use host::{cpuset::Tenant, fingerprint::parse_ranges, owner::Owner};
 use model::{AllocId, Namespace, volume::uses};
 
-use crate::alloc::AllocHandle;
+use crate::alloc::{AllocHandle, AllocView};
 
 /// Loops of this node's allocations, for readers outside the loop.
 pub(crate) type Allocs = Arc<RwLock<HashMap<AllocId, AllocHandle>>>;
@@ -62,25 +62,25 @@ impl Present for Here {
     }
 
     fn holders(&self, devices: &[(String, String)], other_than: AllocId) -> Vec<(AllocId, End)> {
-        let others = handles(&self.0).into_iter().filter(|(id, _)| *id != other_than);
-        let holds = |handle: &AllocHandle| {
-            let view = handle.view.borrow();
+        self.others(other_than, |view| {
             let of = view.alloc.resources.tasks.values().filter(|t| !t.remote).flat_map(|t| &t.devices);
             of.flat_map(|d| d.device_ids.iter().map(|id| (d.id(), id.clone()))).any(|one| devices.contains(&one))
-        };
-        let holders = others.filter(|(_, handle)| holds(handle)).map(|(id, _)| id);
-        holders.filter_map(|id| Some((id, self.end_of(id).filter(|end| !end.over)?))).collect()
+        })
     }
 
-    fn leaving_writers(&self, namespace: &Namespace, volume: &str, other_than: AllocId) -> Vec<(AllocId, End)> {
-        let others = handles(&self.0).into_iter().filter(|(id, _)| *id != other_than);
-        let leaves = |handle: &AllocHandle| {
-            let view = handle.view.borrow();
+    fn writers(&self, namespace: &Namespace, volume: &str, other_than: AllocId) -> Vec<(AllocId, End)> {
+        self.others(other_than, |view| {
             let alloc = &view.alloc;
             let group = view.job.group(&alloc.task_group).filter(|_| alloc.namespace == *namespace);
-            alloc.server_terminal() && group.and_then(|group| uses(group, alloc.index(), volume)) == Some(true)
-        };
-        let leaving = others.filter(|(_, handle)| leaves(handle)).map(|(id, _)| id);
-        leaving.filter_map(|id| Some((id, self.end_of(id).filter(|end| !end.over)?))).collect()
+            group.and_then(|group| uses(group, alloc.index(), volume)) == Some(true)
+        })
+    }
+}
+
+impl Here {
+    /// Other allocations of which that is true and that have not ended.
+    fn others(&self, other_than: AllocId, is: impl Fn(&AllocView) -> bool) -> Vec<(AllocId, End)> {
+        let others = handles(&self.0).into_iter().filter(|(id, handle)| *id != other_than && is(&handle.view.borrow()));
+        others.filter_map(|(id, _)| Some((id, self.end_of(id).filter(|end| !end.over)?))).collect()
     }
 }

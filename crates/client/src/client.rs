@@ -59,7 +59,7 @@ use crate::{
     error::StartError,
     former::{Known, Sweep},
     handle::{ClientHandle, Inner},
-    host_volumes::{self, HostVolumes},
+    host_volumes::{AtStart, HostVolumes},
     ledger::{self, Ledger},
     lock::DirLock,
     node::{NodeCommand, NodeLoop},
@@ -182,7 +182,9 @@ impl Client {
         node.id = identity.node_id;
         node.secret_id = identity.secret_id;
         node.meta = metadata.merged();
-        node.host_volumes = host_volumes::at_start(&store, &config.host_volumes);
+        let AtStart { offered, volumes: seen } = AtStart::of(&store, &config.host_volumes);
+        node.host_volumes = offered;
+        let seen = watch::Sender::new(seen);
         node.computed_class = fingerprint::computed_class(&node);
         let Known { allocs: known, live, forgotten, origins, unconfirmed } = Known::of(restored.allocs);
         // A node that has anything to account for does not keep the servers waiting.
@@ -263,7 +265,7 @@ impl Client {
         let starter = Starter {
             hooks: vec![
                 Arc::new(Displaced { present: Box::new(Here(allocs.clone())) }),
-                Arc::new(VolumeTurns { env: env.clone(), present: Box::new(Here(allocs.clone())) }),
+                Arc::new(VolumeTurns { volumes: seen.subscribe(), present: Box::new(Here(allocs.clone())) }),
                 Arc::new(former),
                 Arc::new(Directories { store: store.clone() }),
                 api.clone(),
@@ -369,6 +371,7 @@ impl Client {
             store: store.clone(),
             configured: config.host_volumes.clone(),
             node: node.clone(),
+            seen,
             told,
             stop: stop.clone(),
         };

@@ -1,13 +1,17 @@
 //! Dynamic host volumes of the node: makes what the servers list, removes what is to be deleted, and remembers where
 //! each is, so that tasks find theirs after a restart without a server.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+};
 
 use api::node_rpc::{FromNode, FromNodeMessage, HostVolumeReports, to_json};
 use futures::StreamExt as _;
-use hooks::host_volumes::VolumePlugins;
+use hooks::{host_volumes::VolumePlugins, volume_turns::NodeVolumes};
 use host::fingerprint;
-use model::{DynamicVolume, Node, StoreIndex, VolumeId, VolumeReport, node::HostVolume};
+use model::{DynamicVolume, Node, StoreIndex, VolumeId, VolumeReport, node::HostVolume, volume::MKDIR};
 use node_record::store::{LocalStore, Write};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -37,22 +41,45 @@ fn load(store: &LocalStore) -> Known {
     written(store).into_iter().map(|volume| (volume.id, volume)).collect()
 }
 
-/// The volumes of a node: those of its configuration, and in their place the dynamic ones of the same names.
-fn offered(configured: &BTreeMap<String, HostVolume>, known: &Known) -> model::Map<String, HostVolume> {
+/// Whether a look tells that a volume is there. What a plugin has mounted may be gone with a restart of the machine,
+/// and then its directory is another one.
+fn is_here(volume: &DynamicVolume) -> bool {
+    (volume.registered || volume.plugin_id == MKDIR) && Path::new(&volume.host_path).is_dir()
+}
+
+/// The volumes of a node: those of its configuration, and in their place these dynamic ones of the same names.
+fn offered<'v>(
+    configured: &BTreeMap<String, HostVolume>,
+    here: impl Iterator<Item = &'v DynamicVolume>,
+) -> model::Map<String, HostVolume> {
     let mut all = configured.clone();
-    for volume in known.values() {
+    for volume in here {
         let (name, path) = (volume.name.clone(), volume.host_path.clone());
         all.insert(name.clone(), HostVolume { name, path, read_only: false, id: volume.id });
     }
     all.into_iter().collect()
 }
 
-/// What the node offers at its start.
-pub(crate) fn at_start(
-    store: &LocalStore,
-    configured: &BTreeMap<String, HostVolume>,
-) -> model::Map<String, HostVolume> {
-    offered(configured, &load(store))
+fn by_name(known: &Known) -> BTreeMap<String, DynamicVolume> {
+    known.values().map(|volume| (volume.name.clone(), volume.clone())).collect()
+}
+
+/// What a node has at its start.
+pub(crate) struct AtStart {
+    /// What it offers at once.
+    pub(crate) offered: model::Map<String, HostVolume>,
+    /// As tasks see them: they wait for those that plugins are asked for first.
+    pub(crate) volumes: NodeVolumes,
+}
+
+impl AtStart {
+    pub(crate) fn of(store: &LocalStore, configured: &BTreeMap<String, HostVolume>) -> Self {
+        let known = load(store);
+        let (here, others): (Vec<_>, Vec<_>) = known.values().partition(|volume| is_here(volume));
+        let awaited = others.into_iter().map(|volume| volume.name.clone()).collect();
+        let offered = offered(configured, here.into_iter());
+        Self { offered, volumes: NodeVolumes { all: by_name(&known), awaited } }
+    }
 }
 
 /// The loop that has them.
@@ -61,6 +88,8 @@ pub(crate) struct HostVolumes {
     pub(crate) store: LocalStore,
     pub(crate) configured: BTreeMap<String, HostVolume>,
     pub(crate) node: watch::Sender<Arc<Node>>,
+    /// As tasks see them.
+    pub(crate) seen: watch::Sender<NodeVolumes>,
     pub(crate) told: mpsc::UnboundedReceiver<Told>,
     pub(crate) stop: CancellationToken,
 }
@@ -69,9 +98,13 @@ impl HostVolumes {
     /// Runs until the node stops.
     pub(crate) async fn run(mut self) {
         let mut known = load(&self.store);
-        // A plugin is asked again by each agent: what it had mounted may be gone with a restart of the machine.
+        // The revision that this agent's plugins were asked for.
         let mut asked: BTreeMap<VolumeId, StoreIndex> = BTreeMap::new();
         let stop = self.stop.clone();
+        tokio::select! {
+            () = self.again(&mut known, &mut asked) => {}
+            () = stop.cancelled() => return,
+        }
         loop {
             let mut told = tokio::select! {
                 told = self.told.recv() => match told {
@@ -92,6 +125,37 @@ impl HostVolumes {
         }
     }
 
+    /// Asks the plugins again for what a former agent had of them.
+    async fn again(&self, known: &mut Known, asked: &mut BTreeMap<VolumeId, StoreIndex>) {
+        let gone = known.values().filter(|volume| !is_here(volume)).cloned().collect::<Vec<_>>();
+        for (volume, made) in self.each(gone.into_iter().map(|volume| (volume, None))).await {
+            match made {
+                Ok(made) => {
+                    asked.insert(volume.id, volume.revision);
+                    known.extend(made.map(|made| (made.id, made)));
+                }
+                Err(error) => {
+                    let (volume, name) = (volume.id, volume.name);
+                    tracing::warn!(%volume, name, error, "a host volume is not there any more");
+                }
+            }
+        }
+        self.offer(known, asked);
+    }
+
+    /// Makes or removes each; with those that this agent has made already.
+    async fn each(
+        &self,
+        wanted: impl Iterator<Item = (DynamicVolume, Option<DynamicVolume>)>,
+    ) -> Vec<(DynamicVolume, Result<Option<DynamicVolume>, String>)> {
+        let wanted: Vec<_> = wanted.collect();
+        let work = futures::stream::iter(wanted).map(|(volume, there)| async move {
+            let outcome = self.one(&volume, there).await;
+            (volume, outcome)
+        });
+        work.buffer_unordered(AT_ONCE).collect().await
+    }
+
     async fn follow(&self, told: Told, known: &mut Known, asked: &mut BTreeMap<VolumeId, StoreIndex>) {
         let Told { volumes, answer } = told;
         for (id, kept) in known.iter().filter(|(id, _)| !volumes.iter().any(|volume| volume.id == **id)) {
@@ -104,18 +168,8 @@ impl HostVolumes {
         let there = |volume: &DynamicVolume| {
             known.get(&volume.id).filter(|_| asked.get(&volume.id) == Some(&volume.revision)).cloned()
         };
-        let wanted: Vec<(DynamicVolume, Option<DynamicVolume>)> = volumes
-            .into_iter()
-            .map(|volume| {
-                let there = there(&volume);
-                (volume, there)
-            })
-            .collect();
-        let work = futures::stream::iter(wanted).map(|(volume, there)| async move {
-            let outcome = self.one(&volume, there).await;
-            (volume, outcome)
-        });
-        let done: Vec<_> = work.buffer_unordered(AT_ONCE).collect().await;
+        let wanted: Vec<_> = volumes.into_iter().map(|volume| (there(&volume), volume)).collect();
+        let done = self.each(wanted.into_iter().map(|(there, volume)| (volume, there))).await;
         let mut reports = Vec::new();
         for (volume, outcome) in done {
             let (id, revision) = (volume.id, volume.revision);
@@ -147,7 +201,7 @@ impl HostVolumes {
         if let Err(error) = self.store.commit(vec![Write::Meta(RECORD, text)]).await {
             tracing::warn!(%error, "the record of host volumes is not written; the next agent asks the servers");
         }
-        self.offer(known);
+        self.offer(known, asked);
         let reports_json = reports.iter().map(to_json).collect();
         // The session may have ended: the next one lists them again.
         let Ok(place) = answer.reserve().await else { return };
@@ -161,16 +215,17 @@ impl HostVolumes {
         if volume.deleting {
             return self.plugins.remove(volume).await.map(|()| None);
         }
-        if let Some(there) = there.filter(|there| std::path::Path::new(&there.host_path).is_dir()) {
+        if let Some(there) = there.filter(|there| Path::new(&there.host_path).is_dir()) {
             return Ok(Some(there));
         }
         let made = self.plugins.create(volume).await?;
         Ok(Some(DynamicVolume { host_path: made.path, capacity_bytes: made.bytes, ..volume.clone() }))
     }
 
-    /// Offers them to the tasks of this node, and tells the servers of it.
-    fn offer(&self, known: &Known) {
-        let now = offered(&self.configured, known);
+    /// Offers those that are there to the tasks of this node, and tells the servers of it.
+    fn offer(&self, known: &Known, asked: &BTreeMap<VolumeId, StoreIndex>) {
+        let here = known.values().filter(|volume| asked.contains_key(&volume.id) || is_here(volume));
+        let now = offered(&self.configured, here);
         self.node.send_if_modified(|node| {
             let changed = node.host_volumes != now;
             if changed {
@@ -181,6 +236,8 @@ impl HostVolumes {
             }
             changed
         });
+        // Last: whoever has waited for a volume looks for it among those of the node.
+        self.seen.send_replace(NodeVolumes { all: by_name(known), awaited: BTreeSet::new() });
     }
 }
 
@@ -194,7 +251,7 @@ mod tests {
         let configured = BTreeMap::from([("data".to_owned(), volume("/srv")), ("logs".to_owned(), volume("/logs"))]);
         let id = VolumeId(uuid::Uuid::from_u128(1));
         let kept = DynamicVolume { id, name: "data".into(), host_path: "/volumes/1".into(), ..Default::default() };
-        let offered = offered(&configured, &Known::from([(id, kept)]));
+        let offered = offered(&configured, std::iter::once(&kept));
         assert_eq!(offered["data"], HostVolume { id, ..volume("/volumes/1") });
         assert_eq!(offered["logs"], volume("/logs"));
     }

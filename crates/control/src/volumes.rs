@@ -169,11 +169,8 @@ fn users(state: &State, volume: &DynamicVolume) -> Option<String> {
     (!ids.is_empty()).then(|| format!("volume {} in use by allocations: {ids:?}", volume.id))
 }
 
-/// The volume with that id.
-///
-/// # Errors
-/// When the namespace has none.
-pub fn known<'s>(
+/// The volume with that id, if the namespace has it.
+fn known<'s>(
     state: &'s State,
     namespace: &Namespace,
     id: VolumeId,

@@ -3,15 +3,14 @@
 use std::{collections::btree_map::Entry, sync::Arc};
 
 use driver_host::ContainerReservation;
-use host::clock::now_ns;
-use lifecycle::alloc::{events, machine::StartFailure};
+use lifecycle::alloc::machine::StartFailure;
 use model::AllocatedDevices;
 
 use crate::{
     drivers::Drivers,
     hook::{Given, Hook, Prepared, Starting},
     offers::offered_by,
-    sticky::Present,
+    present::Present,
 };
 
 /// Asks the device plugins for what a task needs to use its devices: before each of its starts, as they expect.
@@ -66,8 +65,7 @@ impl Devices {
         }
         for (holder, end) in self.present.holders(&wanted, starting.place.alloc.id) {
             let what = format!("Waiting for allocation {} to end, which has the device", holder.short());
-            starting.place.tell(events::setup(now_ns(), &what));
-            starting.unless_interrupted(end.wait).await?;
+            starting.after(end, &what).await?;
         }
         Ok(())
     }

@@ -1,13 +1,8 @@
 //! Waits for the end of what was displaced: only then its room and its ports are free.
 
-use std::pin::pin;
-
-use host::clock::now_ns;
-use lifecycle::alloc::events;
-
 use crate::{
     hook::{Given, Hook, Prepared, Starting},
-    sticky::Present,
+    present::Present,
 };
 
 /// Lets an allocation start when those that were displaced for it have ended on this node.
@@ -19,13 +14,11 @@ pub struct Displaced {
 impl Hook for Displaced {
     fn before_start<'a>(&'a self, starting: &'a Starting<'a>, _: &'a mut Given) -> Prepared<'a> {
         Box::pin(async move {
-            let place = starting.place;
-            for displaced in place.alloc.preempted() {
+            for displaced in starting.place.alloc.preempted() {
                 // One that is not here has left nothing here.
                 let Some(end) = self.present.end_of(*displaced).filter(|end| !end.over) else { continue };
                 let what = format!("Waiting for the displaced allocation {} to end", displaced.short());
-                place.tell(events::setup(now_ns(), &what));
-                starting.unless_interrupted(pin!(end.wait)).await?;
+                starting.after(end, &what).await?;
             }
             Ok(())
         })

@@ -4,11 +4,11 @@
 use std::{collections::BTreeMap, pin::Pin};
 
 use driver_host::{Capabilities, ContainerReservation};
-use host::{cgroup::TaskCgroup, dirs::Keeper, node_env::TaskSpec};
-use lifecycle::alloc::machine::StartFailure;
+use host::{cgroup::TaskCgroup, clock::now_ns, dirs::Keeper, node_env::TaskSpec};
+use lifecycle::alloc::{events, machine::StartFailure};
 use tokio_util::sync::CancellationToken;
 
-use crate::{network::TaskNetwork, place::TaskPlace};
+use crate::{network::TaskNetwork, place::TaskPlace, present::End};
 
 /// The start of a task, as hooks see it.
 pub struct Starting<'a> {
@@ -32,6 +32,12 @@ impl Starting<'_> {
     /// The result of `work`, unless an interruption comes first.
     pub(crate) async fn unless_interrupted<T>(&self, work: impl Future<Output = T>) -> Result<T, StartFailure> {
         self.interrupted.run_until_cancelled(work).await.ok_or(StartFailure::Interrupted)
+    }
+
+    /// Waits for the end of another allocation, and tells people for what.
+    pub(crate) async fn after(&self, end: End, what: &str) -> Result<(), StartFailure> {
+        self.place.tell(events::setup(now_ns(), what));
+        self.unless_interrupted(end.wait).await
     }
 }
 

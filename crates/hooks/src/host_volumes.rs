@@ -18,7 +18,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::Deserialize;
 use tokio::{process::Command, time::Instant};
 
-use crate::process_group::Group;
+use crate::process_group;
 
 /// How long an executable may take, and how long one of a former agent is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -111,12 +111,8 @@ impl VolumePlugins {
             command.env("DHV_CREATED_PATH", &volume.host_path);
         }
         // Whoever has it as its input has the lock.
-        command.stdin(Stdio::from(lock)).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
-        let child = command.spawn().map_err(|e| format!("could not start {}: {e}", program.display()))?;
-        let mut group = Group::of(child);
-        let said = tokio::time::timeout(PATIENCE, group.talk(&[])).await;
-        let status = group.end(said.is_ok()).await;
-        let said = said.map_err(|_| format!("{} has not answered for {} s", program.display(), PATIENCE.as_secs()))?;
+        command.stdin(Stdio::from(lock));
+        let (said, status) = process_group::answer(command, PATIENCE).await?;
         match status {
             Some(status) if status.success() => Ok(said),
             Some(status) => Err(format!("{} ({status}): {}", program.display(), reason(&said))),

@@ -31,6 +31,7 @@ pub mod network;
 mod offers;
 mod paths;
 pub mod place;
+pub mod present;
 mod process_group;
 pub mod secrets;
 pub mod services;

@@ -1,11 +1,14 @@
 //! Helper processes of hooks, each with its group.
 
-use std::{process::ExitStatus, time::Duration};
+use std::{
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    process::Child,
+    process::{Child, Command},
     time::Instant,
 };
 
@@ -57,6 +60,24 @@ impl Group {
         self.kill();
         self.child.wait().await.ok()
     }
+}
+
+/// What an executable answers to one question on its stdout, and how it has ended. Nothing of it is left. Cancel safe:
+/// a drop ends it and all its children.
+///
+/// # Errors
+/// It does not start, or has not answered in time, for people.
+pub(crate) async fn answer(mut command: Command, patience: Duration) -> Result<(Vec<u8>, Option<ExitStatus>), String> {
+    let program = command.as_std().get_program().display().to_string();
+    command.stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+    let child = command.spawn().map_err(|e| format!("could not start {program}: {e}"))?;
+    // What it was given as its input is its own alone.
+    drop(command);
+    let mut group = Group::of(child);
+    let said = tokio::time::timeout(patience, group.talk(&[])).await;
+    let status = group.end(said.is_ok()).await;
+    let said = said.map_err(|_| format!("{program} has not answered for {} s", patience.as_secs()))?;
+    Ok((said, status))
 }
 
 /// Whether it still runs. Does not reap it.

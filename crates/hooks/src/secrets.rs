@@ -37,7 +37,7 @@ use crate::{
     cluster_watch::{ClusterData, ClusterKey, ClusterWatches},
     files::{Look, Root},
     hook::{Given, Hook, Prepared, Starting, Unbundled},
-    process_group::Group,
+    process_group,
     templates::{TaskReads, denied},
 };
 
@@ -160,12 +160,8 @@ impl Secrets {
         // These variables and the directory identify the process as the task's and this node's, should this agent die.
         command.env("NOMAD_ALLOC_ID", of.alloc.id.to_string()).env("NOMAD_TASK_NAME", OsStr::new(&*of.task.name));
         command.env(SOCKET_DIR_KEY, &self.socket_dir).current_dir(task_dir.unwrap_or(Path::new("/")));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
-        let child = command.spawn().map_err(|e| format!("could not start {}: {e}", program.display()))?;
-        let mut group = Group::of(child);
-        let said = tokio::time::timeout(PATIENCE, group.talk(&[])).await;
-        let status = group.end(said.is_ok()).await;
-        let said = said.map_err(|_| format!("{} has not answered for {} s", program.display(), PATIENCE.as_secs()))?;
+        command.stdin(Stdio::null());
+        let (said, status) = process_group::answer(command, PATIENCE).await?;
         answer(&said).map_err(|why| match status {
             Some(status) if !status.success() => format!("{} ({status}): {why}", program.display()),
             _ => format!("{}: {why}", program.display()),

@@ -3,7 +3,7 @@
 //! It moves the shared `alloc/data` and each task's `local`, by one rename each. An agent killed in between continues
 //! where it stopped.
 
-use std::{fs, io, path::PathBuf, pin::Pin};
+use std::{fs, io, path::PathBuf};
 
 use host::{
     clock::now_ns,
@@ -12,34 +12,15 @@ use host::{
     seeds::Seeds,
 };
 use lifecycle::alloc::{events, machine::StartFailure};
-use model::{AllocId, Namespace, TaskGroup};
+use model::TaskGroup;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     discovery::Discovery,
     hook::{Given, Hook, Prepared, Starting},
     place::TaskPlace,
+    present::Present,
 };
-
-/// The end of an allocation on this node.
-pub struct End {
-    /// It has ended.
-    pub over: bool,
-    /// Resolves at its end.
-    pub wait: Pin<Box<dyn Future<Output = ()> + Send>>,
-}
-
-/// The allocations of this node.
-pub trait Present: Send + Sync {
-    /// The end of an allocation of this node; `None` for others.
-    fn end_of(&self, alloc: AllocId) -> Option<End>;
-
-    /// Other allocations of this node that have not ended and have one of these devices (the group's id, the device's).
-    fn holders(&self, devices: &[(String, String)], other_than: AllocId) -> Vec<(AllocId, End)>;
-
-    /// Other allocations of this node that are to stop, have not ended, and write to the host volume of that name.
-    fn leaving_writers(&self, namespace: &Namespace, volume: &str, other_than: AllocId) -> Vec<(AllocId, End)>;
-}
 
 /// Takes the data of former allocations over.
 pub struct FormerData {
@@ -133,6 +114,8 @@ pub(super) fn move_data(from: &AllocDirs, to: &AllocDirs, tasks: &[String]) -> i
 
 #[cfg(test)]
 mod tests {
+    use model::AllocId;
+
     use super::*;
 
     #[test]

@@ -1,19 +1,35 @@
-//! Waits for the end of what wrote to a dynamic host volume: one allocation takes over from another there.
+//! Waits for a task's dynamic host volumes: until they are there again after a start of the agent, and until who had
+//! them before has ended.
 
-use host::{clock::now_ns, node_env::NodeEnv};
+use std::collections::{BTreeMap, BTreeSet};
+
+use host::clock::now_ns;
 use lifecycle::alloc::events;
-use model::volume::{MULTI_WRITER, host_requests, source_of};
+use model::{
+    AllocId, DynamicVolume,
+    volume::{SINGLE_WRITER, host_requests, source_of},
+};
+use tokio::sync::watch;
 
 use crate::{
     hook::{Given, Hook, Prepared, Starting},
-    sticky::Present,
+    present::{End, Present},
 };
 
-/// Lets a task write to a dynamic volume when those that are to stop have ended there. The servers count what they have
-/// told to stop as gone: a replacement may be here before its predecessor has ended.
+/// The dynamic host volumes of the node.
+#[derive(Clone, Debug, Default)]
+pub struct NodeVolumes {
+    /// By name.
+    pub all: BTreeMap<String, DynamicVolume>,
+    /// Names of those that are being made again.
+    pub awaited: BTreeSet<String>,
+}
+
+/// Lets a task use its volumes when they are there and its own. The servers count what they have told to stop as gone:
+/// a replacement may be here before its predecessor has ended.
 pub struct VolumeTurns {
-    /// Knows the volumes of the node.
-    pub env: NodeEnv,
+    /// The volumes.
+    pub volumes: watch::Receiver<NodeVolumes>,
     /// The allocations of this node.
     pub present: Box<dyn Present>,
 }
@@ -22,18 +38,28 @@ impl Hook for VolumeTurns {
     fn before_start<'a>(&'a self, starting: &'a Starting<'a>, _: &'a mut Given) -> Prepared<'a> {
         Box::pin(async move {
             let alloc = starting.spec.alloc;
-            let writes = host_requests(starting.spec.group).filter(|r| !r.read_only && r.access_mode != MULTI_WRITER);
-            for request in writes {
+            for request in host_requests(starting.spec.group) {
                 let name = source_of(request, alloc.index());
-                let volumes = &self.env.node().host_volumes;
-                if volumes.get(&*name).is_none_or(|volume| volume.id.is_nil()) {
-                    continue;
-                }
-                for (former, end) in self.present.leaving_writers(&alloc.namespace, &name, alloc.id) {
-                    let what =
-                        format!("Waiting for allocation {} to end, which writes to volume {name}", former.short());
+                let mut volumes = self.volumes.clone();
+                if volumes.borrow().awaited.contains(&*name) {
+                    let what = format!("Waiting for host volume {name} to be there again");
                     starting.place.tell(events::setup(now_ns(), &what));
-                    starting.unless_interrupted(end.wait).await?;
+                    let there = volumes.wait_for(|volumes| !volumes.awaited.contains(&*name));
+                    // Whoever makes it ends with the node.
+                    drop(starting.unless_interrupted(there).await?);
+                }
+                let Some(volume) = volumes.borrow().all.get(&*name).cloned() else { continue };
+                let mut former: Vec<(AllocId, End)> = Vec::new();
+                if !request.read_only && volume.serves(request).is_some_and(|c| c.access_mode == SINGLE_WRITER) {
+                    former = self.present.writers(&alloc.namespace, &name, alloc.id);
+                }
+                if request.sticky {
+                    let previous = alloc.previous_allocation;
+                    former.extend(self.present.end_of(previous).map(|end| (previous, end)));
+                }
+                for (former, end) in former.into_iter().filter(|(_, end)| !end.over) {
+                    let what = format!("Waiting for allocation {} to end, which has volume {name}", former.short());
+                    starting.after(end, &what).await?;
                 }
             }
             Ok(())

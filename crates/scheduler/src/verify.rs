@@ -131,10 +131,7 @@ fn check_node(
     if allocs.iter().any(|a| devices::of(a).next().is_some()) {
         check_devices(state, id, allocs, stopped)?;
     }
-    volumes::check(state, node, &fresh, || {
-        let others = state.allocs_by_node(id).filter(|a| !a.terminal() && !stopped.contains(&a.id));
-        Box::new(others.map(|a| &**a))
-    })?;
+    volumes::check(state, node, &fresh, stopped)?;
     check_pools(state, node, &fresh, stopped, pools)
 }
 

@@ -4,11 +4,14 @@
 //! depends on its record, on who writes to it now, and on the claims of the group; so it is asked of each node for each
 //! placement, where a directory is asked of a class once.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+};
 
 use model::{
     alloc::Allocation,
-    ids::{Namespace, VolumeId},
+    ids::{AllocId, Namespace, VolumeId},
     job::{Job, TaskGroup, VolumeRequest},
     node::{HostVolume, Node},
     task::Task,
@@ -202,11 +205,11 @@ fn stays(
 }
 
 /// Checks at the commit that what new allocations on a node ask for is still there and theirs alone where it must be.
-pub(crate) fn check<'a>(
-    state: &'a State,
+pub(crate) fn check(
+    state: &State,
     node: &Node,
-    fresh: &[&'a Allocation],
-    others: impl Fn() -> Box<dyn Iterator<Item = &'a Allocation> + 'a>,
+    fresh: &[&Allocation],
+    stopped: &HashSet<AllocId>,
 ) -> Result<(), String> {
     // Nearly every node.
     if node.host_volumes.values().all(|volume| volume.id.is_nil()) {
@@ -222,7 +225,9 @@ pub(crate) fn check<'a>(
                 return Err(format!("host volume {name:?} is not there any more"));
             };
             let writes = |other: &Allocation| use_of(other, &alloc.namespace, &name) == Some(true);
-            if way == Way::Alone && (others().any(writes) || fresh[..at].iter().any(|other| writes(other))) {
+            let others = state.allocs_by_node(node.id).filter(|a| !a.terminal() && !stopped.contains(&a.id));
+            let mut all = others.map(|other| &**other).chain(fresh[..at].iter().copied());
+            if way == Way::Alone && all.any(writes) {
                 return Err(format!("another allocation writes to host volume {name:?}"));
             }
         }

@@ -22,7 +22,10 @@ use model::{
 };
 use proptest::prelude::*;
 
-use self::acl::{AclStep, acl_changes, acl_step, acl_view, check_acl};
+use self::{
+    acl::{AclStep, acl_changes, acl_step, acl_view, check_acl},
+    volumes::{VolumeStep, check_volumes, sticky, volume_changes, volume_step, volume_view},
+};
 
 use crate::{
     ApplyError, Batch, Cause, Change, Expect, NamespaceUse, NodeUse, Row, State, Submission, Table, codec::object_key,
@@ -81,6 +84,7 @@ enum Step {
     },
     DropService(u8),
     Acl(AclStep),
+    Volume(VolumeStep),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -115,6 +119,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(alloc, local, remote)| Step::Services { alloc, local, remote }),
         1 => (0..8_u8).prop_map(Step::DropService),
         6 => acl_step().prop_map(Step::Acl),
+        4 => volume_step().prop_map(Step::Volume),
     ]
 }
 
@@ -177,12 +182,18 @@ fn changes(state: &State, step: &Step) -> Vec<Change> {
             let mut drivers =
                 model::Map::from([("here".to_owned(), DriverInfo { healthy: true, ..DriverInfo::default() })]);
             drivers.extend(far.iter().map(|far| ("far".to_owned(), driver(far))));
-            vec![Change::RegisterNode(Box::new(Node { id, name, status, drivers, ..Node::default() }))]
+            // Some take their volumes along.
+            let gc_volumes = n % 2 == 0;
+            vec![Change::RegisterNode(Box::new(Node { id, name, status, drivers, gc_volumes, ..Node::default() }))]
         }
         Step::DropNode(n) => vec![Change::DeleteNode(NodeId(uuid(1, *n)))],
         Step::Job(n, count) => {
             let submission = Submission { source: format!("count = {count}"), ..Submission::default() };
-            vec![Change::UpsertJob { job: Box::new(job(*n, *count)), submission: Some(Box::new(submission)) }]
+            let mut job = job(*n, *count);
+            if *count == 3 {
+                job.task_groups[0].volumes = sticky();
+            }
+            vec![Change::UpsertJob { job: Box::new(job), submission: Some(Box::new(submission)) }]
         }
         Step::Stop(n) => vec![Change::StopJob(key(*n))],
         Step::Purge(n) => vec![Change::DeleteJob(key(*n))],
@@ -269,6 +280,7 @@ fn changes(state: &State, step: &Step) -> Vec<Change> {
             }])]
         }
         Step::Acl(step) => acl_changes(state, step),
+        Step::Volume(step) => volume_changes(state, step),
         Step::DropService(n) => {
             state.services().nth(usize::from(*n)).map(|r| Change::DeleteService(r.id.clone())).into_iter().collect()
         }
@@ -422,6 +434,7 @@ fn view(s: &State) -> Vec<String> {
     out.extend(s.pools.iter().map(|x| format!("{x:?}")));
     out.extend(s.signing_keys.iter().map(|x| format!("{x:?}")));
     out.extend(acl_view(s));
+    out.extend(volume_view(s));
     out.push(format!("{:?}", s.fleet.runtimes));
     out
 }
@@ -470,6 +483,7 @@ fn check_creation(s: &State) {
 
 fn check_indexes(s: &State) {
     check_acl(s);
+    check_volumes(s);
     check_creation(s);
     let all: Vec<_> = s.allocs().cloned().collect();
     let mut by_namespace = BTreeMap::new();
@@ -694,3 +708,4 @@ fn put_job(state: &mut State, count: i32) {
 
 mod acl;
 mod cases;
+mod volumes;

@@ -52,8 +52,10 @@ pub fn processes_of(dir: &Path) -> BTreeMap<i32, String> {
 pub fn end_everything_of(dir: &Path) -> BTreeMap<i32, String> {
     let give_up = Instant::now() + PATIENCE;
     let mut cgroups = BTreeSet::new();
+    let mut killed = BTreeMap::new();
     let left = loop {
         let left = processes_of(dir);
+        killed.extend(left.clone());
         if left.is_empty() || Instant::now() > give_up {
             break left;
         }
@@ -66,7 +68,7 @@ pub fn end_everything_of(dir: &Path) -> BTreeMap<i32, String> {
         }
         std::thread::sleep(Duration::from_millis(20));
     };
-    cgroups.extend(without_processes(dir));
+    cgroups.extend(without_processes(dir, &killed));
     for cgroup in &cgroups {
         // A group is busy until its last member has been reaped.
         while let Err(error) = fs::remove_dir(cgroup) {
@@ -110,25 +112,60 @@ pub(crate) fn node_name(data: &Path) -> String {
     digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Cgroups of the plugins and tasks of all nodes below `dir`. What has ended before its agent leaves empty ones, which
-/// no process leads to. Tasks of Go drivers are meant: their names begin with the allocation, `<alloc>.<task>`.
-fn without_processes(dir: &Path) -> Vec<PathBuf> {
+/// The allocation in a path of its directory, `…/alloc/ID/…`, of which a process knows.
+fn alloc_in(command: &str) -> Option<&str> {
+    let (_, rest) = command.split_once("/data/alloc/")?;
+    rest.split(['/', ' ', '"']).next()
+}
+
+/// Cgroups of what belonged to `dir` and has ended before who would have removed them. No process leads to them, but
+/// their names do: those of plugins name the node, those of tasks the allocation (`<alloc>.<task>` for Go drivers,
+/// `task-<alloc>.<task>` for ours), and those of tests the directory. `killed` are commands of processes of `dir`: an
+/// allocation's directory may be gone already.
+fn without_processes(dir: &Path, killed: &BTreeMap<i32, String>) -> Vec<PathBuf> {
     // Of one agent, or of several in directories of their own.
     let nodes: Vec<PathBuf> = below(dir).flat_map(|entry| [entry.join("data"), entry]).collect();
     let ids = nodes.iter().flat_map(|data| below(&data.join("alloc")));
-    let allocs = ids.filter_map(|alloc| Some(alloc.file_name()?.to_str()?.to_owned()));
+    let ids = ids.filter_map(|alloc| Some(alloc.file_name()?.to_str()?.to_owned()));
+    let ids = ids.chain(killed.values().filter_map(|command| alloc_in(command)).map(str::to_owned));
     let plugins = nodes.iter().map(|data| format!("plugin-{}", node_name(data)));
-    let owners: BTreeSet<String> = allocs.chain(plugins).collect();
-    let root = Path::new("/sys/fs/cgroup");
-    let parents = below(root).chain([root.to_owned()]).flat_map(|hierarchy| {
-        ["nomad", "nomad/share", "nomad/reserve", "nomad.slice", "nomad.slice/share.slice", "nomad.slice/reserve.slice"]
-            .map(|parent| hierarchy.join(parent))
-    });
+    let owners: BTreeSet<String> = ids.flat_map(|id| [format!("task-{id}"), id]).chain(plugins).collect();
+    // Only a name that nobody else has.
+    let own_name = dir.file_name().and_then(|name| name.to_str()).filter(|name| name.starts_with(".tmp"));
+    let own_name = own_name.map(|name| name.trim_start_matches('.'));
     let of_ours = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str());
-        name.and_then(|name| name.split_once('.')).is_some_and(|(owner, _)| owners.contains(owner))
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
+        let owned = name.split_once('.').is_some_and(|(owner, _)| owners.contains(owner));
+        owned || own_name.is_some_and(|own| name.contains(own))
     };
+    let parents = hierarchies().into_iter().flat_map(|hierarchy| {
+        [
+            OURS,
+            "nomad",
+            "nomad/share",
+            "nomad/reserve",
+            "nomad.slice",
+            "nomad.slice/share.slice",
+            "nomad.slice/reserve.slice",
+        ]
+        .map(|parent| hierarchy.join(parent))
+    });
     parents.flat_map(|parent| below(&parent).filter(of_ours).collect::<Vec<_>>()).collect()
+}
+
+/// Where parents of cgroups may be: the top of each hierarchy, and this process's own place in it.
+fn hierarchies() -> BTreeSet<PathBuf> {
+    let root = Path::new("/sys/fs/cgroup");
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mut all: BTreeSet<PathBuf> = below(root).chain([root.to_owned()]).collect();
+    for line in own.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        for hierarchy in if controllers.is_empty() { vec!["unified", ""] } else { vec![controllers] } {
+            all.insert(root.join(hierarchy).join(path.trim_start_matches('/')));
+        }
+    }
+    all
 }
 
 /// Directories of the tasks' cgroups that a process is in, in all hierarchies.

@@ -26,6 +26,7 @@ create)
   mkdir -p "$DHV_VOLUMES_DIR/by-disk-$DHV_VOLUME_ID"
   echo "$DHV_OPERATION $DHV_VOLUME_NAME $DHV_CAPACITY_MAX_BYTES $DHV_PARAMETERS" \
     > "$DHV_VOLUMES_DIR/by-disk-$DHV_VOLUME_ID/made"
+  chmod -R a+rwX "$DHV_VOLUMES_DIR/by-disk-$DHV_VOLUME_ID"
   rmdir "$DHV_PLUGIN_DIR/../busy"
   echo "{\"path\": \"$DHV_VOLUMES_DIR/by-disk-$DHV_VOLUME_ID\", \"bytes\": 1048576}" ;;
 delete) rm -r "$DHV_CREATED_PATH" ;;
@@ -134,7 +135,7 @@ fn a_volume_is_made_used_kept_and_removed() {
     let shown = w.agent.cli_ok(&["volume", "status", &id[..8]]);
     assert!(shown.contains(&path.display().to_string()) && shown.contains(&alloc["ID"].as_str().expect("id")[..8]));
     assert_eq!(w.agent.cli_ok(&["status", &id[..8]]), shown);
-    let of_node = w.agent.cli_ok(&["node", "status", &node]);
+    let of_node = w.agent.cli_ok(&["node", "status", "-verbose", &node]);
     assert!(of_node.contains("Host Volumes") && of_node.contains(&id[..8]), "{of_node}");
     let taken = w.said(&["volume", "create", &spec]);
     assert!(taken.contains("1 with a volume of that name"), "{taken}");
@@ -192,7 +193,29 @@ fn an_executable_makes_volumes_and_none_is_made_twice_or_lost() {
     let made = fs::read_to_string(path.join("made")).expect("what it was asked");
     assert_eq!(made, "create scratch 1048576 {\"tier\":\"fast\"}\n");
     assert_eq!((&volume["CapacityBytes"], &volume["State"]), (&1_048_576.into(), &"ready".into()));
-    w.agent.cli_ok(&["volume", "delete", &id]);
+
+    // The machine restarts: what the plugin had mounted is not there before it is asked again, and a task waits for it.
+    w.agent
+        .run(&JOB.replace("\"data\"", "\"scratch\"").replace("sticky = true", "").replace("/store/log", "/store/made"));
+    let alloc = w.agent.alloc("db", "running");
+    until("what the task sees", || w.agent.logs(&alloc, "t").ends_with("start\n").then_some(()));
+    w.agent.kill();
+    fs::rename(&path, path.with_extension("unmounted")).expect("it is gone");
+    let slow = w.file("slow", "");
+    w.agent.launch();
+    let of_alloc = alloc["ID"].as_str().expect("an id").to_owned();
+    w.agent.alloc("db", "running");
+    w.agent.cli_ok(&["alloc", "restart", &of_alloc]);
+    until("it waits", || {
+        w.agent.cli_ok(&["alloc", "status", &of_alloc]).contains("Waiting for host volume scratch").then_some(())
+    });
+    assert!(!path.exists(), "nothing has been started on what is not there");
+    fs::remove_file(slow).expect("fast again");
+    until("it is there again", || path.join("made").exists().then_some(()));
+    until("another start", || w.agent.logs(&alloc, "t").ends_with("}\nstart\n").then_some(()));
+    fs::remove_dir_all(path.with_extension("unmounted")).expect("what stood for the mounted one");
+    w.agent.cli_ok(&["job", "stop", "-purge", "db"]);
+    until("nobody uses it", || w.agent.cli(&["volume", "delete", &id]).status.success().then_some(()));
     assert!(!path.exists());
 
     // Who asks and the agent die while it is made; the executable lives on. The next agent waits for it.
@@ -216,6 +239,35 @@ fn an_executable_makes_volumes_and_none_is_made_twice_or_lost() {
     let id = w.id("scratch");
     w.agent.cli_ok(&["volume", "delete", &id]);
     assert_eq!(fs::read_dir(w.dir.path().join("made")).expect("list").count(), 0);
+}
+
+/// A replacement on the same node writes when its predecessor has ended, however long that takes.
+#[test]
+fn a_single_writer_hands_over_to_its_successor() {
+    let w = World::new();
+    let more = "capability {\n  access_mode = \"single-node-single-writer\"\n  attachment_mode = \"file-system\"\n}\n\
+                parameters {\n  mode = \"0777\"\n}";
+    let spec = w.spec("data", "mkdir", more);
+    w.agent.cli_ok(&["volume", "create", &spec]);
+    let job = |version: u32| {
+        let script = format!(
+            "trap 'sleep 1; echo end {version} >> /store/log; exit 0' TERM; echo start {version} >> /store/log; \
+             while :; do sleep 0.05; done"
+        );
+        let task = JOB.replace("echo start >> /store/log; cat /store/log; exec sleep 600", &script);
+        task.replace("sticky = true", "")
+            .replace("driver = \"exec\"", "driver = \"exec\"\n      kill_timeout = \"20s\"")
+            .replace("kill_timeout = \"20s\"", "kill_timeout = \"20s\"\n      kill_signal  = \"SIGTERM\"")
+    };
+    w.agent.run(&job(1));
+    let log = || fs::read_to_string(w.dir.path().join("made").join(w.id("data")).join("log")).unwrap_or_default();
+    until("the first writes", || (log() == "start 1\n").then_some(()));
+    w.agent.run(&job(2));
+    until("the second writes", || log().ends_with("start 2\n").then_some(()));
+    assert_eq!(log(), "start 1\nend 1\nstart 2\n");
+    w.agent.cli_ok(&["job", "stop", "-detach", "-purge", "db"]);
+    let of_node = |pool: &str| w.agent.cli_ok(&["volume", "status", "-node-pool", pool]);
+    assert!(of_node("default").contains("data") && !of_node("other").contains("data"));
 }
 
 /// The state is from before the volume: its node tells of it, and the task that uses it goes on.

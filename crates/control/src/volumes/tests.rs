@@ -222,3 +222,13 @@ fn a_volume_is_deleted_when_nobody_uses_it_and_its_node_is_there_or_it_is_forced
     assert_eq!(done(&mut state, 107, decided), Ok(None));
     assert!(state.volume(there.id).is_none());
 }
+
+#[test]
+fn a_namespace_with_volumes_stays() {
+    let mut state = world();
+    let team = state::NamespaceRecord { name: "team".into(), ..state::NamespaceRecord::default() };
+    state.apply(90, 0, Change::PutNamespace(team).into()).expect("it applies");
+    create(&mut state, 100, DynamicVolume { namespace: "team".into(), ..volume("a") }).expect("a node");
+    let why = crate::spaces::delete_namespace(&state, &"team".into(), "global", stamp(101)).expect_err("in use");
+    assert!(why.to_string().contains("namespace \"team\" has volumes associated with it"), "{why}");
+}

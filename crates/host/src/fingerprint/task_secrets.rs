@@ -1,35 +1,21 @@
 //! Providers of tasks' secrets: the two that every node has, and executables.
 
-use std::process::Command;
-
 use model::secret_rules::{NOMAD, VAULT, attribute};
 use node_config::ClientConfig;
 
 use super::{
+    executables::{self, Kind},
     facts::Facts,
-    said::{On, said},
 };
 
 /// Version of the providers in this program: that of Nomad's.
 const BUILT_IN: &str = "1.0.0";
 
 pub(super) fn look(config: &ClientConfig, facts: &mut Facts) {
-    for provider in [NOMAD, VAULT] {
-        facts.set(attribute(provider), BUILT_IN);
-    }
-    for entry in std::fs::read_dir(config.secrets_dir()).into_iter().flatten().flatten() {
-        let Ok(name) = entry.file_name().into_string() else { continue };
-        let file = entry.path();
-        let mut command = Command::new(&file);
-        command.arg("fingerprint").env_clear().env("CPI_OPERATION", "fingerprint");
-        match said(&mut command, &On::Stdout).and_then(|said| version(&said)) {
-            Ok(_) if [NOMAD, VAULT].contains(&name.as_str()) => {
-                tracing::warn!(file = %file.display(), "not used: every node has a provider of that name");
-            }
-            Ok(version) => facts.set(attribute(&name), version),
-            Err(why) => tracing::warn!(file = %file.display(), why, "no provider of secrets"),
-        }
-    }
+    let env = [("CPI_OPERATION", "fingerprint".as_ref())];
+    let built_in = (&[NOMAD, VAULT][..], BUILT_IN);
+    let kind = Kind { what: "provider of secrets", built_in, attribute, env: &env, version };
+    executables::look(&config.secrets_dir(), &kind, facts);
 }
 
 /// The version in an answer to `fingerprint`.

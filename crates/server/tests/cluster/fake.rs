@@ -426,7 +426,7 @@ impl Session {
                     if let ToNodeMessage::HostVolumes(told) = &message
                         && self.fate != Fate::Silent
                     {
-                        tx.send(FromNodeMessage::HostVolumeReports(volumes_of(told)?).into()).await?;
+                        tx.send(FromNodeMessage::HostVolumeReports(volumes_of(&self.node, told)?).into()).await?;
                     }
                     let welcome = matches!(message, ToNodeMessage::Welcome(_));
                     let lost = self.view.lock().unwrap().mark_lost;

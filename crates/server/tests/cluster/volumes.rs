@@ -2,8 +2,13 @@
 
 use std::time::Duration;
 
-use model::{DynamicVolume, Node, VolumeId, VolumeState, volume};
-use server::{ServerHandle, Volumed};
+use model::{
+    ClientStatus, DynamicVolume, Eligibility, EvalStatus, Job, Node, VolumeId, VolumeState, job::VolumeRequest, volume,
+};
+use server::{
+    ServerHandle, Volumed,
+    events::{EventFilter, Topic},
+};
 use state::State;
 
 use crate::fake::*;
@@ -82,4 +87,55 @@ async fn a_volume_is_made_and_removed_whoever_dies_in_between() {
     let _node = FakeNode::join(s, maker(1), Fate::Runs, &p).await;
     until(s, "it is removed", |state| all(state).is_empty()).await;
     server.shutdown().await;
+}
+
+/// A job that stays with its volume.
+fn sticky(id: &str) -> Job {
+    let mut job = job(id, 1);
+    let request =
+        VolumeRequest { kind: "host".into(), source: "data".into(), sticky: true, ..VolumeRequest::default() };
+    job.task_groups[0].volumes.insert("v".to_owned(), request);
+    job
+}
+
+/// Whoever waits for a volume is placed when it is there; a group waits for its own until its claim is given up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_for_a_volume_is_placed_when_it_comes_or_its_claim_goes() {
+    let s = &start_patient().await;
+    let p = Provider::default();
+    let filter = EventFilter { topics: [(Topic::HostVolume, vec!["*".to_owned()])].into(), namespace: None };
+    let mut events = s.subscribe(filter, 0);
+    let first = FakeNode::join(s, maker(1), Fate::Runs, &p).await;
+    submit(s, sticky("db")).await;
+    let blocked = |state: &State| state.evals_by_job(&key("db")).any(|eval| eval.status == EvalStatus::Blocked);
+    until(s, "it waits", blocked).await;
+    let id = made(s, "data").await;
+    until(s, "it runs", |state| live(state, "db", ClientStatus::Running).len() == 1).await;
+
+    // The volume's node may take nothing more, and another one has a volume of the name.
+    let second = FakeNode::join(s, maker(2), Fate::Runs, &p).await;
+    let on_second = DynamicVolume { node_id: second.id(), ..asked("data") };
+    assert!(matches!(s.put_volume(on_second, false).await, Ok(Volumed::Done(_))));
+    s.set_node_eligibility(first.id(), Eligibility::Ineligible).await.expect("a node");
+    let alloc = live(&s.snapshot(), "db", ClientStatus::Running)[0].id;
+    s.stop_alloc(alloc, false, true).await.expect("an allocation");
+    let state = until(s, "its successor waits", blocked).await;
+    assert!(live(&state, "db", ClientStatus::Running).iter().all(|alloc| alloc.node_id == first.id()));
+    let claim = state.volume_claims_of(&key("db")).next().expect("a claim").clone();
+    assert_eq!(claim.volume_id, id);
+    s.delete_volume_claim("default".into(), claim.id).await.expect("a claim");
+    let state = until(s, "it runs elsewhere", |state| {
+        live(state, "db", ClientStatus::Running).iter().any(|alloc| alloc.node_id == second.id())
+    })
+    .await;
+    assert_ne!(state.volume_claims_of(&key("db")).next().expect("another claim").volume_id, id);
+
+    until(s, "nobody uses the first", |state| state.allocs_by_node(first.id()).all(|alloc| !alloc.occupies())).await;
+    assert_eq!(s.delete_volume("default".into(), id, false).await.expect("asked"), None);
+    let mut kinds = Vec::new();
+    while kinds.last() != Some(&"HostVolumeDeleted") {
+        let batch = tokio::time::timeout(PATIENCE, events.next()).await.expect("in time").expect("it goes on");
+        kinds.extend(batch.events.iter().filter(|event| *event.key == *id.to_string()).map(|event| event.kind));
+    }
+    assert_eq!(kinds, ["HostVolumeRegistered", "HostVolumeRegistered", "HostVolumeRegistered", "HostVolumeDeleted"]);
 }

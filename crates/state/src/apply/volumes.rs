@@ -8,7 +8,6 @@ use model::{
     job::Job,
     volume::{DynamicVolume, VolumeClaim, host_requests, source_of},
 };
-use uuid::Uuid;
 
 use super::Applier;
 use crate::applied::{Cause, Object};
@@ -65,7 +64,8 @@ impl Applier<'_> {
             let same = |claim: &&Arc<VolumeClaim>| claim.volume_id == volume && claim.task_group_name == group;
             let before = self.state.volume_claims_of(&alloc.job_key()).find(same).map(|claim| claim.id);
             // Of the allocation and the volume, so that every server that applies the batch gives it the same id.
-            let id = || ClaimId(Uuid::from_u128(alloc.id.0.as_u128() ^ volume.0.as_u128()));
+            let bits = alloc.id.0.as_u128().rotate_left(1) ^ volume.0.as_u128();
+            let id = || ClaimId(uuid::Builder::from_random_bytes(bits.to_be_bytes()).into_uuid());
             self.put_volume_claim(VolumeClaim {
                 id: before.unwrap_or_else(id),
                 namespace: alloc.namespace.clone(),

@@ -102,7 +102,8 @@ export function Client({ id }) {
       <td class="name">${plain(name)}</td><td><${State} word=${d.Healthy ? "healthy" : "failed"} /></td>
       <td>${plain(d.HealthDescription)}</td></tr>`} />
     ${n.NodeResources?.Devices?.length > 0 && html`<h2>Devices</h2>
-      <${Table} heads=${["Device", "Id", "State", "Used by"]} none="Its plugins offer none." rows=${devices(n, allocs)} row=${(d) => html`<tr key=${`${d.name} ${d.id}`}>
+      <${Table} heads=${["Device", "Id", "State", "Used by"]} none="Its plugins offer none." rows=${devices(n, allocs)}
+      row=${(d) => html`<tr key=${`${d.name} ${d.id}`}>
       <td class="name">${plain(d.name)}</td><td>${plain(d.id)}</td>
       <td><${State} word=${d.healthy ? "healthy" : "failed"} /> ${plain(d.why)}</td>
       <td>${d.alloc ? html`<a href=${allocHref(d.alloc.ID)}>${plain(d.alloc.Name)}</a>` : "–"}</td></tr>`} />`}
