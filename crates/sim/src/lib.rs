@@ -14,6 +14,7 @@
 mod agents;
 mod disk;
 mod history;
+mod launches;
 mod machine;
 mod net;
 pub mod plan;

@@ -17,6 +17,7 @@ use crate::{
     agents::{Node, RunningServer},
     disk::Disk,
     history::History,
+    launches::{self, Launches},
     machine::{Machine, mix},
     net,
     plan::{Action, NODES, Plan},
@@ -96,6 +97,7 @@ pub(crate) struct World {
     troubles: Shared<Troubles>,
     changes: Shared<Changes>,
     managers: BTreeMap<SlotKey, Option<NodeId>>,
+    launches: Launches,
     /// What is to be mended, when.
     mends: Vec<(Duration, Mend)>,
     bad: BTreeMap<(SlotKey, &'static str), Duration>,
@@ -139,6 +141,7 @@ impl World {
             troubles: Arc::default(),
             changes: Arc::default(),
             managers: BTreeMap::new(),
+            launches: Launches::default(),
             mends: Vec::new(),
             bad: BTreeMap::new(),
         };
@@ -455,13 +458,17 @@ impl World {
                 self.nodes[node].kill_plugin();
                 self.disturbed();
             }
-            Action::Clock { by } => self.machine.step_clock(by),
+            Action::Clock { by } => {
+                self.machine.step_clock(by);
+                self.launches.clock_set(self.now());
+            }
             Action::Register { job, count, revise } => {
                 let name = name(job);
                 let known = self.wanted.now(&name);
                 let ask = Ask {
                     count: count.unwrap_or(known.count.max(1)),
-                    revision: known.revision + u32::from(revise || known.revision == 0),
+                    // One that was stopped begins a new life: a stop that was asked for is made, however late.
+                    revision: known.revision + u32::from(revise || known.count == 0),
                 };
                 self.ask(name.clone(), ask, move |server| {
                     let request = RegisterJob { job: far_job(&name, ask), ..RegisterJob::default() };
@@ -685,6 +692,27 @@ impl World {
         }
     }
 
+    /// Judges the launches of periodic jobs, registers those jobs, and stops what lasts.
+    fn judge_launches(&mut self, state: &state::State, calm: Duration) {
+        let now = self.now();
+        let day = i64::try_from(clock::steady_now().as_secs()).unwrap_or(0);
+        let looked = self.launches.look(state, day, now, calm);
+        looked.wrong.iter().for_each(|what| self.history.violated(what));
+        looked.new.iter().for_each(|id| self.history.note(format!("{id} is launched")));
+        // A person tries again when nothing has come of it.
+        if !now.as_secs().is_multiple_of(5) {
+            return;
+        }
+        for job in launches::absent(state) {
+            let request = RegisterJob { job, ..RegisterJob::default() };
+            self.request(|server| async move { server.register_job(request).await.map(drop) });
+        }
+        for key in looked.stop {
+            let request = DeregisterJob { key, purge: false, eval_priority: None, no_shutdown_delay: false };
+            self.request(|server| async move { server.deregister_job(request).await.map(drop) });
+        }
+    }
+
     /// Judges this moment. A state that must not last is a violation once it has lasted for its bound, of which only
     /// time without trouble counts.
     fn judge(&mut self) {
@@ -754,6 +782,7 @@ impl World {
                 }
             }
         }
+        self.judge_launches(&state, calm_since);
         let changes = lock(&self.changes);
         let since = |slot: &SlotKey| {
             let job = changes.job.get(slot.job_id.as_str()).copied().unwrap_or_default();
@@ -782,6 +811,8 @@ impl World {
             return self.history.violated("a request of a person was never answered");
         }
         let state = server.snapshot();
+        let day = i64::try_from(clock::steady_now().as_secs()).unwrap_or(0);
+        self.launches.rest(day).iter().for_each(|what| self.history.violated(what));
         let mut live: Vec<(SlotKey, u32)> =
             self.provider.live().into_iter().map(|live| (live.slot, live.revision)).collect();
         live.sort();
