@@ -271,7 +271,12 @@ pub(crate) fn size(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
+    match unit {
+        0 => format!("{bytes} B"),
+        // As Nomad's command line writes them.
+        _ if value < 10.0 => format!("{value:.1} {}", units[unit]),
+        _ => format!("{value:.0} {}", units[unit]),
+    }
 }
 
 /// A number of bytes as people write it: `10GB` (powers of ten) or
@@ -379,6 +384,7 @@ mod tests {
         assert_eq!(size(12), "12 B");
         assert_eq!(size(2048), "2.0 KiB");
         assert_eq!(size(5 * 1024 * 1024), "5.0 MiB");
+        assert_eq!(size(300 * 1024 * 1024), "300 MiB");
         for (text, bytes) in [
             ("12", Some(12)),
             ("10GB", Some(10_000_000_000)),

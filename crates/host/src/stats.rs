@@ -4,7 +4,7 @@ use std::{fs, path::Path, sync::Mutex};
 
 use serde_json::{Value, json};
 
-use crate::fingerprint::meminfo;
+use crate::fingerprint::{meminfo, storage};
 
 /// Jiffies of one processor: user, system, idle, all.
 type Jiffies = (u64, u64, u64, u64);
@@ -70,8 +70,9 @@ fn disk(dir: &Path) -> Value {
     let percent = |part: u64, whole: u64| {
         if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
     };
-    json!({ "Device": dir.display().to_string(), "Mountpoint": dir.display().to_string(), "Size": size, "Used": used,
-        "Available": available,
+    let named = || (dir.display().to_string(), dir.display().to_string());
+    let (device, mount_point) = storage::volume_of(dir).unwrap_or_else(named);
+    json!({ "Device": device, "Mountpoint": mount_point, "Size": size, "Used": used, "Available": available,
         "UsedPercent": percent(used, size),
         "InodesUsedPercent": percent(s.f_files.saturating_sub(s.f_ffree), s.f_files) })
 }

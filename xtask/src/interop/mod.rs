@@ -5,6 +5,7 @@ pub(crate) mod api;
 mod artifacts;
 mod browser;
 pub(crate) mod cgroup_v2;
+mod cli_output;
 pub(crate) mod cluster;
 mod cni;
 pub(crate) mod completion;
@@ -234,6 +235,12 @@ const CHECKS: &[Check] = &[
         terraform::check,
     ),
     ("stock-cli", "Nomad's own command line works with a Drover agent, also with ACLs on", stock_cli::check),
+    (
+        "cli-output",
+        "scripts that read what the stock command line prints can read what ours prints: more than eighty commands of \
+            both ask one agent",
+        cli_output::check,
+    ),
     (
         "stock-tls",
         "certificates of nomad tls for our agents with the stock command line, certificates of drover tls for a stock \

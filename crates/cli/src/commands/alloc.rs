@@ -7,17 +7,13 @@ use api::{
     call,
     shapes::{AllocRestartRequest, AllocSignalRequest},
 };
-use model::{Allocation, TaskRunState, TaskState, remote::slot_of};
+use model::{Allocation, TaskRunState, remote::slot_of};
 
 use super::{
     ApiArgs, Shape,
     resolve::{Intent, Operand, allocation},
 };
-use crate::{
-    conn::Conn,
-    output::{self, Table, lower},
-    when,
-};
+use crate::{conn::Conn, output};
 
 /// Verbs.
 #[derive(Debug, clap::Subcommand)]
@@ -68,7 +64,7 @@ pub(crate) enum Command {
         api: ApiArgs,
         #[command(flatten)]
         shape: Shape,
-        /// Leave out tasks and events
+        /// Print one line per task
         #[arg(long)]
         short: bool,
         /// Include resource usage
@@ -127,7 +123,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         Command::Status { api, shape, short, stats, id: Some(id) } => {
             let conn = api.conn()?;
             let alloc = allocation(&conn, Operand::new(&id, Intent::Read)).await?;
-            let code = show(&conn, &shape, &alloc.id.to_string(), short).await?;
+            let code = super::alloc_show::show(&conn, &shape, &alloc.id.to_string(), short).await?;
             if stats && !shape.format.wanted() {
                 super::stats::print_alloc(&conn.ask(call::alloc_stats(alloc.id)).await?);
             }
@@ -209,114 +205,4 @@ fn tasks(task: Option<&str>, all: bool) -> String {
         (None, true) => "all tasks".to_owned(),
         (None, false) => "all tasks that run".to_owned(),
     }
-}
-
-/// Shows an allocation; the id is complete.
-pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> Result<ExitCode> {
-    if shape.format.wanted() {
-        return conn.show(&shape.format, call::alloc(id)).await;
-    }
-    let a = conn.ask(call::alloc(id)).await?;
-    let now = when::now_ns();
-    let health = match a.healthy() {
-        Some(true) => "healthy",
-        Some(false) => "unhealthy",
-        None => "",
-    };
-    output::pairs(&[
-        ("ID", a.id.to_string()),
-        ("Eval ID", shape.id(a.eval_id)),
-        ("Name", a.name.to_string()),
-        ("Node ID", shape.id(a.node_id)),
-        ("Node Name", a.node_name.to_string()),
-        ("Job ID", a.job_id.to_string()),
-        ("Job Version", a.job_version.to_string()),
-        ("Client Status", lower(&a.client_status)),
-        ("Client Description", a.client_description.to_string()),
-        ("Desired Status", lower(&a.desired_status)),
-        ("Desired Description", a.desired_description.to_string()),
-        ("Created", when::ago(a.create_time, now)),
-        ("Modified", when::ago(a.modify_time, now)),
-        ("Deployment ID", shape.id(a.deployment_id)),
-        ("Deployment Health", health.to_owned()),
-        ("Replacement Alloc ID", shape.id(a.next_allocation)),
-    ]);
-    if !a.resources.shared.ports.is_empty() {
-        output::heading("Allocation Addresses");
-        let mut table = Table::new(["Label", "Address", "To"]);
-        for p in &a.resources.shared.ports {
-            table.row([
-                p.label.clone(),
-                format!("{}:{}", p.host_ip, p.value),
-                if p.to > 0 { p.to.to_string() } else { "-".to_owned() },
-            ]);
-        }
-        table.print();
-    }
-    let causes = super::cause::of_alloc(conn, &a).await;
-    if !causes.is_empty() {
-        output::heading("What Went Wrong");
-        for text in causes {
-            output::line(&text);
-        }
-    }
-    if !a.client_terminal() {
-        super::alloc_checks::summary(conn, a.id).await;
-    }
-    for task in &a.extra.remote_tasks {
-        output::heading(&format!("Task {:?} is Remote", &*task.slot.task));
-        output::pairs(&super::remote::summary(task, shape));
-    }
-    if !short {
-        for (name, state) in &a.task_states {
-            show_task(&a, name, state);
-        }
-    }
-    if shape.verbose
-        && let Some(metrics) = &a.metrics
-        && !metrics.score_meta_data.is_empty()
-    {
-        output::heading("Placement Metrics");
-        let mut table = Table::new(["Node", "Final Score", "Parts"]);
-        for s in &metrics.score_meta_data {
-            let parts: Vec<String> = s.scores.iter().map(|(k, v)| format!("{k} {v:.3}")).collect();
-            table.row([s.node_id.to_string(), format!("{:.3}", s.norm_score), parts.join(", ")]);
-        }
-        table.print();
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn show_task(a: &Allocation, name: &str, state: &TaskState) {
-    output::heading(&format!("Task {name:?} is \"{}\"", lower(&state.state)));
-    if let Some(given) = a.resources.tasks.get(name) {
-        output::line(&format!(
-            "Given: {} MHz, {} MiB{}",
-            given.cpu.cpu_shares,
-            given.memory.memory_mb,
-            if given.remote { ", at its provider" } else { "" }
-        ));
-    }
-    output::pairs(&[
-        ("Started At", when::whole(&state.started_at.to_string())),
-        ("Finished At", when::whole(&state.finished_at.to_string())),
-        ("Total Restarts", state.restarts.to_string()),
-        ("Last Restart", when::whole(&state.last_restart.to_string())),
-    ]);
-    if !state.restart_charges.is_none() {
-        output::line("");
-        output::line("Restart Attempts Spent:");
-        let mut table = Table::new(["Time", "Cause"]);
-        for charge in state.restart_charges.iter().rev() {
-            table.row([when::stamp(charge.time), charge.cause.to_string()]);
-        }
-        table.print();
-    }
-    output::line("");
-    output::line("Recent Events:");
-    let mut table = Table::new(["Time", "Type", "Description"]);
-    for e in state.events.iter().rev() {
-        table.row([when::stamp(e.time), e.kind.clone(), e.display_message.clone()]);
-    }
-    table.print();
 }

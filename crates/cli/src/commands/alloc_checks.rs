@@ -43,10 +43,6 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
         return conn.show(&args.shape.format, call::alloc_node_checks(alloc.id)).await;
     }
     let results = sorted(conn.ask(call::alloc_node_checks(alloc.id)).await?);
-    if results.is_empty() {
-        output::line("No checks of this allocation's services are run at present");
-        return Ok(ExitCode::SUCCESS);
-    }
     output::line(&output::bold(&format!("Status of {} Nomad Service Checks", results.len())));
     for r in &results {
         output::line("");
@@ -79,7 +75,7 @@ pub(crate) async fn summary(conn: &Conn, alloc: model::AllocId) {
     if results.is_empty() {
         return;
     }
-    output::heading("Nomad Service Checks");
+    output::heading("Nomad Service Checks:");
     let mut table = Table::new(["Service", "Task", "Name", "Mode", "Status"]);
     for r in sorted(results) {
         let task = if r.task.is_empty() { "(group)".to_owned() } else { r.task };

@@ -134,15 +134,16 @@ fn explained(error: Error, path: &str, alloc: &dyn std::fmt::Display) -> Error {
 }
 
 fn table(files: &[FileInfo], machine: bool) -> Table {
-    let mut table = Table::new(["Mode", "Size", "Modified Time", "Name"]);
+    // Only a look at one file tells what is in it.
+    let typed = files.iter().any(|f| !f.content_type.is_empty());
+    let kind: &[&str] = if typed { &["Content Type"] } else { &[] };
+    let mut table = Table::new([&["Mode", "Size", "Modified Time"], kind, &["Name"]].concat());
     for f in files {
         let size = u64::try_from(f.size).unwrap_or(0);
-        table.row([
-            f.file_mode.clone(),
-            if machine { size.to_string() } else { output::size(size) },
-            when::whole(&f.mod_time),
-            format!("{}{}", f.name, if f.is_dir { "/" } else { "" }),
-        ]);
+        let size = if machine { size.to_string() } else { output::size(size) };
+        let facts = [f.file_mode.clone(), size, when::whole(&f.mod_time)];
+        let name = format!("{}{}", f.name, if f.is_dir { "/" } else { "" });
+        table.row(facts.into_iter().chain(typed.then(|| f.content_type.clone())).chain([name]));
     }
     table
 }

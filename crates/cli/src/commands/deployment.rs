@@ -165,10 +165,12 @@ pub(crate) async fn find(conn: &Conn, prefix: &str) -> Result<Deployment> {
 }
 
 async fn list(conn: &Conn, shape: &Shape, page: &Page) -> Result<ExitCode> {
+    // The newest first.
+    let deployments = call::deployments().with("reverse", true);
     let next = if shape.format.wanted() {
-        page.show(conn, &shape.format, call::deployments()).await?
+        page.show(conn, &shape.format, deployments).await?
     } else {
-        let (all, next) = page.of(conn, call::deployments()).await?;
+        let (all, next) = page.of(conn, deployments).await?;
         table(all, shape);
         next
     };
@@ -185,16 +187,13 @@ pub(crate) fn table(all: Vec<Deployment>, shape: &Shape) {
 /// Deployments as rows, the newest first.
 fn rows(mut all: Vec<Deployment>, shape: &Shape) -> Table {
     all.sort_by_key(|d| std::cmp::Reverse((d.create_index, d.id)));
-    let mut table = Table::new(["ID", "Namespace", "Job ID", "Job Version", "Status", "Description"]);
+    let several = all.iter().any(|d| Some(&d.namespace) != all.first().map(|first| &first.namespace));
+    let namespace: &[&str] = if several { &["Namespace"] } else { &[] };
+    let mut table = Table::new([&["ID"], namespace, &["Job ID", "Job Version", "Status", "Description"]].concat());
     for d in &all {
-        table.row([
-            shape.id(d.id),
-            d.namespace.to_string(),
-            d.job_id.to_string(),
-            d.job_version.to_string(),
-            lower(&d.status),
-            d.status_description.clone(),
-        ]);
+        let namespace = several.then(|| d.namespace.to_string());
+        let ids = [Some(shape.id(d.id)), namespace, Some(d.job_id.to_string())].into_iter().flatten();
+        table.row(ids.chain([d.job_version.to_string(), lower(&d.status), d.status_description.clone()]));
     }
     table
 }
@@ -208,6 +207,16 @@ pub(crate) async fn show_one(conn: &Conn, id: impl std::fmt::Display, shape: &Sh
     Ok(ExitCode::SUCCESS)
 }
 
+/// Prints the latest deployment of a job below the job.
+pub(crate) fn show_latest(d: &Deployment, shape: &Shape) {
+    output::pairs(&[
+        ("ID", shape.id(d.id)),
+        ("Status", lower(&d.status)),
+        ("Description", d.status_description.clone()),
+    ]);
+    groups(d, shape);
+}
+
 /// Prints a deployment with its groups.
 pub(crate) fn show(d: &Deployment, shape: &Shape) {
     output::pairs(&[
@@ -217,30 +226,47 @@ pub(crate) fn show(d: &Deployment, shape: &Shape) {
         ("Status", lower(&d.status)),
         ("Description", d.status_description.clone()),
     ]);
-    output::heading("Deployed");
-    let mut table = Table::new([
-        "Task Group",
-        "Promoted",
-        "Desired",
-        "Canaries",
-        "Placed",
-        "Healthy",
-        "Unhealthy",
-        "Progress Deadline",
-    ]);
+    groups(d, shape);
+}
+
+/// The columns of the groups of a deployment: those that say something of one of them.
+fn group_table(d: &Deployment) -> Table {
+    let reverts = d.groups.values().any(|g| g.auto_revert);
+    let canaries = d.groups.values().any(|g| g.desired_canaries > 0);
+    let deadline = d.groups.values().any(|g| g.progress_deadline.nanos() != 0);
+    let columns = [
+        ("Task Group", true),
+        ("Auto Revert", reverts),
+        ("Promoted", canaries),
+        ("Desired", true),
+        ("Canaries", canaries),
+        ("Placed", true),
+        ("Healthy", true),
+        ("Unhealthy", true),
+        ("Progress Deadline", deadline),
+    ];
+    let mut table = Table::new(columns.iter().filter(|(_, shown)| *shown).map(|(name, _)| *name));
     for (name, g) in &d.groups {
-        table.row([
+        let has = |text: String| if g.desired_canaries > 0 { text } else { "N/A".to_owned() };
+        let cells = [
             name.to_string(),
-            if g.desired_canaries > 0 { g.promoted.to_string() } else { "N/A".to_owned() },
+            g.auto_revert.to_string(),
+            has(g.promoted.to_string()),
             g.desired_total.to_string(),
-            g.desired_canaries.to_string(),
+            has(g.desired_canaries.to_string()),
             g.placed_allocs.to_string(),
             g.healthy_allocs.to_string(),
             g.unhealthy_allocs.to_string(),
             if g.require_progress_by.is_empty() { "N/A".to_owned() } else { when::whole(&g.require_progress_by) },
-        ]);
+        ];
+        table.row(cells.into_iter().zip(columns).filter(|(_, (_, shown))| *shown).map(|(cell, _)| cell));
     }
-    table.print();
+    table
+}
+
+fn groups(d: &Deployment, shape: &Shape) {
+    output::heading("Deployed");
+    group_table(d).print();
     match promotion::promotion(d) {
         promotion::Promotion::None => {}
         promotion::Promotion::Later => {

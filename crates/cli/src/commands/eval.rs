@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use api::{call, shapes::EvalDeleteRequest};
-use model::Evaluation;
+use model::{EvalStatus, Evaluation};
 
 use super::{ApiArgs, Page, Shape, confirm, find_by_prefix};
 use crate::{
@@ -130,7 +130,8 @@ pub(crate) async fn find(conn: &Conn, prefix: &str) -> Result<Evaluation> {
 }
 
 async fn list(conn: &Conn, shape: &Shape, page: &Page, job: Option<&str>, status: Option<&str>) -> Result<ExitCode> {
-    let evals = call::evals().with_some("job", job).with_some("status", status);
+    // The newest first.
+    let evals = call::evals().with_some("job", job).with_some("status", status).with("reverse", true);
     if shape.format.wanted() {
         Page::rest(&page.show(conn, &shape.format, evals).await?);
         return Ok(ExitCode::SUCCESS);
@@ -167,10 +168,18 @@ fn table(evals: &[Evaluation], shape: &Shape) -> Table {
             e.namespace.to_string(),
             shape.id(e.node_id),
             lower(&e.status),
-            (!e.failed_groups.is_empty()).to_string(),
+            placement_failures(e),
         ]);
     }
     table
+}
+
+/// Whether something could not be placed, as far as it is known.
+pub(crate) fn placement_failures(eval: &Evaluation) -> String {
+    match eval.status {
+        EvalStatus::Blocked => "N/A - In Progress".to_owned(),
+        _ => (!eval.failed_groups.is_empty()).to_string(),
+    }
 }
 
 /// Shows an evaluation; the id is complete.
@@ -179,18 +188,20 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: String) -> Result<ExitC
         return conn.show(&shape.format, call::eval(id)).await;
     }
     let eval = conn.ask(call::eval(&id)).await?;
+    let time = |ns| if shape.verbose { when::stamp(ns) } else { when::ago(ns, when::now_ns()) };
+    let described = Some(&eval.status_description).filter(|text| !text.is_empty()).cloned();
     output::pairs(&[
         ("ID", shape.id(eval.id)),
-        ("Create Time", when::ago(eval.create_time, when::now_ns())),
-        ("Modify Time", when::ago(eval.modify_time, when::now_ns())),
+        ("Create Time", time(eval.create_time)),
+        ("Modify Time", time(eval.modify_time)),
         ("Status", lower(&eval.status)),
-        ("Status Description", eval.status_description.clone()),
+        ("Status Description", described.unwrap_or_else(|| lower(&eval.status))),
         ("Type", eval.kind.clone()),
         ("TriggeredBy", lower(&eval.trigger)),
         ("Job ID", eval.job_id.to_string()),
         ("Namespace", eval.namespace.to_string()),
         ("Priority", eval.priority.to_string()),
-        ("Placement Failures", (!eval.failed_groups.is_empty()).to_string()),
+        ("Placement Failures", placement_failures(&eval)),
         ("Previous Eval", shape.id(eval.previous_eval)),
         ("Next Eval", shape.id(eval.next_eval)),
         ("Blocked Eval", shape.id(eval.blocked_eval)),

@@ -15,6 +15,7 @@ pub(crate) mod alloc_exec;
 mod alloc_follow;
 pub(crate) mod alloc_fs;
 pub(crate) mod alloc_logs;
+mod alloc_show;
 mod alloc_table;
 pub(crate) mod cause;
 pub(crate) mod complete;
@@ -37,6 +38,7 @@ mod node_identity;
 mod node_meta;
 mod node_pool;
 mod node_preview;
+mod node_show;
 pub(crate) mod operator;
 mod operator_debug;
 mod operator_keyring;
@@ -142,6 +144,13 @@ pub(crate) fn cell(value: &Value) -> String {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
         other => other.to_string(),
+    }
+}
+
+/// Sorts a list of objects as Nomad's clients do.
+pub(crate) fn newest_first(list: &mut Value) {
+    if let Some(list) = list.as_array_mut() {
+        list.sort_by_key(|object| std::cmp::Reverse(object["CreateIndex"].as_u64()));
     }
 }
 

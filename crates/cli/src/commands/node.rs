@@ -1,19 +1,18 @@
 //! `drover node status|audit|drain|eligibility|drivers`, and the way to its other verbs.
 
-use std::{collections::BTreeSet, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use api::{
     call,
-    shapes::{AuditFinding, AuditKind, AuditStatus, NodeEligibilityRequest, PluginReload, ReloadOutcome},
+    shapes::{AuditFinding, AuditKind, AuditStatus, NodeEligibilityRequest, NodeListStub, PluginReload, ReloadOutcome},
 };
-use model::{Allocation, Eligibility, Node, NodeStatus};
+use model::Node;
 
-use super::{ApiArgs, Page, Shape, alloc_table, resolve};
+use super::{ApiArgs, Page, Shape, resolve};
 use crate::{
     conn::Conn,
     output::{self, Table, lower},
-    when,
 };
 
 /// Verbs.
@@ -113,16 +112,16 @@ pub(crate) struct Status {
     #[command(flatten)]
     api: ApiArgs,
     #[command(flatten)]
-    shape: Shape,
+    pub(super) shape: Shape,
     /// Use the node of this agent
     #[arg(long = "self")]
     this: bool,
-    /// Print one line per node
+    /// Leave out events, resources and attributes
     #[arg(long)]
-    short: bool,
+    pub(super) short: bool,
     /// Include the resource usage of the host
     #[arg(long)]
-    stats: bool,
+    pub(super) stats: bool,
     /// Add a column with the number of allocations
     #[arg(long)]
     allocs: bool,
@@ -241,14 +240,20 @@ async fn status(args: Status) -> Result<ExitCode> {
     let conn = args.api.conn()?;
     if args.id.is_some() || args.this {
         let node = resolve::node_or_own(&conn, args.id.as_deref(), args.this).await?;
-        return show(&conn, &node, &args).await;
+        if args.if_lost {
+            return if_lost(&conn, &node, &args).await;
+        }
+        if args.shape.format.wanted() {
+            return conn.show(&args.shape.format, call::node(node.id)).await;
+        }
+        return super::node_show::show(&conn, &node, &args).await;
     }
     let nodes = call::nodes().with_some("os", args.os.then_some(true));
     if args.shape.format.wanted() {
         Page::rest(&args.page.show(&conn, &args.shape.format, nodes).await?);
         return Ok(ExitCode::SUCCESS);
     }
-    let (nodes, next) = args.page.of(&conn, nodes).await?;
+    let (nodes, next) = args.page.of::<NodeListStub>(&conn, nodes.reading()).await?;
     if args.quiet {
         for n in &nodes {
             output::line(&args.shape.id(n.id));
@@ -264,18 +269,29 @@ async fn status(args: Status) -> Result<ExitCode> {
     if args.os {
         header.push("OS");
     }
+    if args.shape.verbose {
+        header.extend(["Address", "Version"]);
+    }
     header.extend(["Drain", "Eligibility", "Status"]);
     if args.allocs {
         header.push("Running Allocs");
     }
     let mut table = Table::new(header);
     for n in &nodes {
-        let mut row =
-            vec![args.shape.id(n.id), n.pool.clone(), n.datacenter.clone(), n.name.to_string(), n.class.clone()];
+        let mut row = vec![
+            args.shape.id(n.id),
+            n.node_pool.clone(),
+            n.datacenter.clone(),
+            n.name.to_string(),
+            n.node_class.clone(),
+        ];
         if args.os {
             row.push(n.attributes.get("os.name").map(ToString::to_string).unwrap_or_default());
         }
-        row.extend([n.drain.is_some().to_string(), lower(&n.eligibility), lower(&n.status)]);
+        if args.shape.verbose {
+            row.extend([n.address.clone(), n.version.clone()]);
+        }
+        row.extend([n.drain.to_string(), lower(&n.scheduling_eligibility), lower(&n.status)]);
         if args.allocs {
             let allocs = conn.ask(call::node_allocations(n.id)).await?;
             row.push(allocs.iter().filter(|a| a.client_status == model::ClientStatus::Running).count().to_string());
@@ -287,144 +303,20 @@ async fn status(args: Status) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
-    if args.if_lost {
-        let call = call::node_preview(node.id).with("event", "lost");
-        if args.shape.format.wanted() {
-            return conn.show(&args.shape.format, call).await;
-        }
-        let preview = conn.ask(call).await?;
-        let after = preview.after;
-        output::line(&format!("If {} ({}) is not heard from for {after}:", node.id.short(), node.name));
-        super::node_preview::show(conn, &preview).await;
-        return Ok(ExitCode::SUCCESS);
-    }
+async fn if_lost(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
+    let call = call::node_preview(node.id).with("event", "lost");
     if args.shape.format.wanted() {
-        return conn.show(&args.shape.format, call::node(node.id)).await;
+        return conn.show(&args.shape.format, call).await;
     }
-    output::pairs(&[
-        ("ID", node.id.to_string()),
-        ("Name", node.name.to_string()),
-        ("Node Pool", node.pool.clone()),
-        ("Class", node.class.clone()),
-        ("DC", node.datacenter.clone()),
-        ("Drain", node.drain.is_some().to_string()),
-        ("Eligibility", lower(&node.eligibility)),
-        ("Status", lower(&node.status)),
-        ("Status Description", node.status_description.clone()),
-    ]);
-    if node.eligibility == Eligibility::Ineligible && node.status == NodeStatus::Ready && node.drain.is_none() {
-        output::line("The scheduler does not place on this node: `drover node eligibility -enable` changes that.");
-    }
-    output::heading("Drivers");
-    let mut table = Table::new(["Driver", "Detected", "Healthy", "Remote Provider", "Message"]);
-    for (name, d) in &node.drivers {
-        table.row([
-            name.clone(),
-            d.detected.to_string(),
-            d.healthy.to_string(),
-            d.remote.as_ref().map_or_else(|| "-".to_owned(), |r| r.provider.clone()),
-            one_line(&d.health_description, args.shape.verbose),
-        ]);
-    }
-    table.print();
-    let allocs = conn.ask(call::node_allocations(node.id)).await?;
-    if !node.resources.devices.is_empty() {
-        devices(node, &allocs, args.shape.verbose);
-    }
-    if !node.host_volumes.is_empty() {
-        output::heading("Host Volumes");
-        let mut table = Table::new(["Name", "ID", "Read Only", "Source"]);
-        for (name, v) in &node.host_volumes {
-            let id = if v.id.is_nil() { "<none>".to_owned() } else { args.shape.id(v.id) };
-            table.row([name.clone(), id, v.read_only.to_string(), v.path.clone()]);
-        }
-        table.print();
-    }
-    if !node.events.is_empty() && !args.short {
-        output::heading("Node Events");
-        let mut table = Table::new(["Time", "Subsystem", "Message"]);
-        for e in node.events.iter().rev() {
-            table.row([when::whole(&e.timestamp), e.subsystem.clone(), e.message.clone()]);
-        }
-        table.print();
-    }
-    output::heading("Allocated Resources");
-    let used = allocs
-        .iter()
-        .filter(|a| a.occupies())
-        .map(|a| a.resources.usage())
-        .fold((0, 0, 0), |s, u| (s.0 + u.cpu, s.1 + u.memory_mb, s.2 + u.disk_mb));
-    let mut table = Table::new(["CPU", "Memory", "Disk"]);
-    table.row([
-        format!("{}/{} MHz", used.0, node.resources.cpu.cpu_shares),
-        format!("{}/{} MiB", used.1, node.resources.memory.memory_mb),
-        format!("{}/{} MiB", used.2, node.resources.disk.disk_mb),
-    ]);
-    table.print();
-    if args.stats {
-        super::stats::print_host(&conn.ask(call::node_stats().with("node_id", node.id)).await?);
-    }
-    if !args.short {
-        output::heading("Allocations");
-        let table = alloc_table::table(&allocs, &args.shape);
-        if table.is_empty() { output::line("No allocations placed") } else { table.print() }
-    }
-    if args.shape.verbose {
-        output::heading("Attributes");
-        for (k, v) in &node.attributes {
-            output::line(&format!("{k} = {v}"));
-        }
-        output::heading("Meta");
-        for (k, v) in &node.meta {
-            output::line(&format!("{k} = {v}"));
-        }
-    }
-    if let Some(drain) = &node.drain {
-        output::heading("Drain");
-        output::pairs(&[
-            ("Started", when::whole(&drain.started_at)),
-            ("Force Deadline", when::stamp(drain.force_deadline_ns)),
-        ]);
-    }
+    let preview = conn.ask(call).await?;
+    let after = preview.after;
+    output::line(&format!("If {} ({}) is not heard from for {after}:", node.id.short(), node.name));
+    super::node_preview::show(conn, &preview).await;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The node's devices, and which of them tasks have.
-fn devices(node: &Node, allocs: &[Allocation], verbose: bool) {
-    let given: BTreeSet<(String, &str)> = allocs
-        .iter()
-        .filter(|a| a.occupies())
-        .flat_map(|a| a.resources.tasks.values().flat_map(|t| &t.devices))
-        .flat_map(|d| d.device_ids.iter().map(|id| (d.id(), id.as_str())))
-        .collect();
-    output::heading("Devices");
-    let mut table = Table::new(["Device", "ID", "Status", "Message"]);
-    for group in &node.resources.devices {
-        for device in &group.instances {
-            let status = match (given.contains(&(group.id(), device.id.as_str())), device.healthy) {
-                (true, true) => "in use",
-                (true, false) => "in use, unhealthy",
-                (false, true) => "free",
-                (false, false) => "unhealthy",
-            };
-            let message = one_line(&device.health_description, verbose);
-            table.row([group.id(), device.id.clone(), status.to_owned(), message]);
-        }
-    }
-    table.print();
-    if verbose {
-        output::heading("Device Attributes");
-        for group in &node.resources.devices {
-            for (name, value) in &group.attributes {
-                output::line(&format!("{}: {name} = {value}", group.id()));
-            }
-        }
-    }
-}
-
 /// A driver's message in a row of a table: what a plugin has written before its end may have many lines.
-fn one_line(text: &str, verbose: bool) -> String {
+pub(crate) fn one_line(text: &str, verbose: bool) -> String {
     const MOST: usize = 200;
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(MOST) {

@@ -202,6 +202,8 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             output::pairs(&[("Name", pool.name), ("Description", pool.description), ("Node Identity TTL", ttl)]);
             output::heading("Metadata");
             super::print_map(&pool.meta, "No metadata");
+            output::heading("Scheduler Configuration");
+            scheduling(pool.scheduler_configuration.as_ref());
             Ok(ExitCode::SUCCESS)
         }
         Command::Nodes { api, page, shape, pool } => {
@@ -226,19 +228,31 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             .await
         }
         Command::Jobs { api, page, format, pool } => {
-            let columns = [("ID", "ID"), ("Type", "Type"), ("Priority", "Priority"), ("Status", "Status")];
-            rows(
-                &api.conn()?,
-                &page,
-                call::node_pool_jobs(pool).in_namespace("*"),
-                &format,
-                &columns,
-                "No jobs in this pool",
-                false,
-            )
-            .await
+            let (conn, jobs) = (api.conn()?, call::node_pool_jobs(pool));
+            if format.wanted() {
+                Page::rest(&page.show(&conn, &format, jobs).await?);
+                return Ok(ExitCode::SUCCESS);
+            }
+            let (jobs, next) = page.of(&conn, jobs).await?;
+            match jobs.is_empty() {
+                true => output::line("No jobs in this pool"),
+                false => super::job::table(&conn, &jobs).print(),
+            }
+            Page::rest(&next);
+            Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// What a pool has of its own of the scheduler's settings.
+fn scheduling(config: Option<&Value>) {
+    let Some(config) = config else { return output::line("No scheduler configuration") };
+    let texts = [
+        ("Scheduler Algorithm", "SchedulerAlgorithm"),
+        ("Memory Oversubscription Enabled", "MemoryOversubscriptionEnabled"),
+    ];
+    let rows = texts.map(|(title, field)| (title, super::cell(&config[field])));
+    output::pairs(&rows.into_iter().filter(|(_, text)| !text.is_empty()).collect::<Vec<_>>());
 }
 
 /// A page of a list: headers and the fields under them. `short` cuts the first column to the length of a short id.

@@ -76,7 +76,7 @@ fn show(health: &OperatorHealth) {
     output::line(&format!("Leader: {}", health.leader));
     output::line("Voters:");
     for voter in &health.voters {
-        output::line(&format!("  {voter}"));
+        output::line(&format!("\t{voter}"));
     }
     output::line("Servers:");
     let mut servers = Table::new([

@@ -25,9 +25,14 @@ pub(crate) fn print_alloc(stats: &AllocResourceUsage) {
 
 /// Prints what a host uses.
 pub(crate) fn print_host(stats: &HostStats) {
-    for (title, table) in of_host(stats) {
+    for (title, parts) in of_host(stats) {
         output::heading(title);
-        table.print();
+        for (i, rows) in parts.iter().enumerate() {
+            if i > 0 {
+                output::line("");
+            }
+            output::pairs(rows);
+        }
     }
 }
 
@@ -86,37 +91,39 @@ fn percent(value: f64) -> String {
     format!("{value:.2}%")
 }
 
-fn of_host(stats: &HostStats) -> Vec<(&'static str, Table)> {
-    let mut tables = Vec::new();
-    if !stats.cpu.is_empty() {
-        let mut table = Table::new(["CPU", "User", "System", "Idle"]);
-        for c in &stats.cpu {
-            table.row([c.cpu.clone(), percent(c.user), percent(c.system), percent(c.idle)]);
-        }
-        tables.push(("CPU Stats", table));
-    }
-    if let Some(m) = &stats.memory {
-        let mut table = Table::new(["Total", "Available", "Used", "Free"]);
-        table.row([m.total, m.available, m.used, m.free].map(output::size));
-        tables.push(("Memory Stats", table));
-    }
-    if !stats.disk_stats.is_empty() {
-        let mut table =
-            Table::new(["Device", "MountPoint", "Size", "Used", "Available", "Used Percent", "Inodes Percent"]);
-        for d in &stats.disk_stats {
-            table.row([
-                d.device.clone(),
-                d.mountpoint.clone(),
-                output::size(d.size),
-                output::size(d.used),
-                output::size(d.available),
-                percent(d.used_percent),
-                percent(d.inodes_used_percent),
-            ]);
-        }
-        tables.push(("Disk Stats", table));
-    }
-    tables
+/// The facts of one core, disk or memory.
+type Facts = Vec<(&'static str, String)>;
+
+fn of_host(stats: &HostStats) -> Vec<(&'static str, Vec<Facts>)> {
+    let mut parts = Vec::new();
+    let cores = stats.cpu.iter().map(|c| {
+        vec![
+            ("CPU", c.cpu.clone()),
+            ("User", percent(c.user)),
+            ("System", percent(c.system)),
+            ("Idle", percent(c.idle)),
+        ]
+    });
+    parts.push(("CPU Stats", cores.collect::<Vec<_>>()));
+    let memory = stats.memory.iter().map(|m| {
+        let values = [("Total", m.total), ("Available", m.available), ("Used", m.used), ("Free", m.free)];
+        values.map(|(name, bytes)| (name, output::size(bytes))).to_vec()
+    });
+    parts.push(("Memory Stats", memory.collect()));
+    let disks = stats.disk_stats.iter().map(|d| {
+        vec![
+            ("Device", d.device.clone()),
+            ("MountPoint", d.mountpoint.clone()),
+            ("Size", output::size(d.size)),
+            ("Used", output::size(d.used)),
+            ("Available", output::size(d.available)),
+            ("Used Percent", percent(d.used_percent)),
+            ("Inodes Percent", percent(d.inodes_used_percent)),
+        ]
+    });
+    parts.push(("Disk Stats", disks.collect()));
+    parts.retain(|(_, of)| !of.is_empty());
+    parts
 }
 
 #[cfg(test)]
@@ -125,6 +132,7 @@ mod tests {
     use serde_json::json;
 
     use super::{of_host, of_task};
+    use crate::output;
 
     #[test]
     fn what_was_measured_is_a_table_and_nothing_else_is() {
@@ -161,12 +169,13 @@ mod tests {
                 "UsedPercent": 50.0, "InodesUsedPercent": 1.0}]
         }))
         .expect("stats");
-        let tables = of_host(&host);
+        let parts = of_host(&host);
         assert_eq!(
-            tables.iter().map(|(title, _)| *title).collect::<Vec<_>>(),
+            parts.iter().map(|(title, _)| *title).collect::<Vec<_>>(),
             ["CPU Stats", "Memory Stats", "Disk Stats"]
         );
-        assert_eq!(tables[1].1.render()[1], "1.0 KiB  512 B      512 B  0 B");
-        assert!(tables[2].1.render()[1].contains("50.00%"));
+        let lines = |n: usize| output::pair_lines(&parts[n].1[0]);
+        assert_eq!(lines(1), ["Total     = 1.0 KiB", "Available = 512 B", "Used      = 512 B", "Free      = 0 B"]);
+        assert!(lines(2).contains(&"Used Percent   = 50.00%".to_owned()));
     }
 }

@@ -67,7 +67,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     match context.as_str() {
         "jobs" => super::job::show(&conn, &args.shape, &id, super::job::Parts::default()).await,
         "nodes" => super::node::run(super::node::Command::for_status(args.api.clone(), args.shape.clone(), id)).await,
-        "allocs" => super::alloc::show(&conn, &args.shape, &id, false).await,
+        "allocs" => super::alloc_show::show(&conn, &args.shape, &id, false).await,
         "evals" => super::eval::show(&conn, &args.shape, id).await,
         "deployment" => super::deployment::show_one(&conn, &id, &args.shape).await,
         "host_volumes" => super::volume::show(&conn, &id, &args.shape, false).await,

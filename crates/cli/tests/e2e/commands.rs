@@ -28,8 +28,9 @@ fn verbs_show_what_is_there() {
     assert!(agent.cli_ok(&["job", "status"]).contains("hello"));
     // By templates over the same document.
     for (args, expected) in [
-        (&["job", "status", "-t", "{{.ID}} {{.Priority}}", "hello"][..], "hello 50\n"),
-        (&["job", "status", "-t", "{{range .}}{{.ID}}{{end}}"], "hello\n"),
+        (&["job", "inspect", "-t", "{{.ID}} {{.Priority}}", "hello"][..], "hello 50\n"),
+        (&["job", "status", "-t", "{{range .}}{{.Summary.JobID}} {{.Job.Priority}}{{end}}", "hello"], "hello 50\n"),
+        (&["job", "status", "-t", "{{range .}}{{.Summary.JobID}} {{len .Allocations}}{{end}}"], "hello 1\n"),
         (&["job", "inspect", "-t", "{{(index .TaskGroups 0).Count}}", "hello"], "1\n"),
         (&["job", "allocs", "-t", "{{range .}}{{.ClientStatus}}{{end}}", "hello"], "running\n"),
         (&["alloc", "status", "-t", "{{.ID}}", short], &format!("{id}\n")),
@@ -41,7 +42,7 @@ fn verbs_show_what_is_there() {
         assert_eq!(agent.cli_ok(args), expected, "{args:?}");
     }
     for (args, why) in [
-        (&["job", "status", "-t", "{{.Idd}}", "hello"][..], "no entry for the key \"Idd\""),
+        (&["job", "inspect", "-t", "{{.Idd}}", "hello"][..], "no entry for the key \"Idd\""),
         (&["job", "status", "-json", "-t", "{{.ID}}", "hello"], "cannot be used with"),
     ] {
         let out = agent.cli(args);

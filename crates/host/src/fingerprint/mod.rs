@@ -6,12 +6,13 @@
 mod class;
 mod cni;
 mod cpu;
+mod executables;
 mod facts;
 mod host;
 mod netlink;
 mod network;
 mod said;
-mod storage;
+pub(crate) mod storage;
 mod task_secrets;
 mod volume_plugins;
 

@@ -11,7 +11,8 @@ pub fn look(config: &ClientConfig, facts: &mut Facts) {
     let Some(dir) = config.alloc_dir.ancestors().find(|d| d.exists()) else {
         return;
     };
-    facts.set("unique.storage.volume", volume_of(dir).unwrap_or_else(|| dir.display().to_string()));
+    let volume = volume_of(dir).map(|(device, _)| device);
+    facts.set("unique.storage.volume", volume.unwrap_or_else(|| dir.display().to_string()));
     if let Ok(stat) = rustix::fs::statvfs(dir) {
         let or = |figure_mb: u64, found: u64| if figure_mb > 0 { figure_mb << 20 } else { found };
         let total = or(config.disk_total_mb, stat.f_blocks * stat.f_frsize);
@@ -24,8 +25,8 @@ pub fn look(config: &ClientConfig, facts: &mut Facts) {
     }
 }
 
-/// The device or file system mounted at the longest mount point above `dir`.
-fn volume_of(dir: &Path) -> Option<String> {
+/// The device or file system that is mounted at the longest mount point above `dir`, and that mount point.
+pub(crate) fn volume_of(dir: &Path) -> Option<(String, String)> {
     let dir = dir.canonicalize().ok()?;
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     mounts
@@ -36,5 +37,5 @@ fn volume_of(dir: &Path) -> Option<String> {
         })
         .filter(|(_, at)| dir.starts_with(at))
         .max_by_key(|(_, at)| at.len())
-        .map(|(device, _)| device.to_owned())
+        .map(|(device, at)| (device.to_owned(), at.to_owned()))
 }

@@ -16,9 +16,11 @@ pub(crate) fn diff_lines(diff: &JobDiff, verbose: bool) -> Vec<String> {
         }
         lines.push(format!("{}Task Group: {:?}{updates}", mark(group.kind), group.name));
         fields_and_objects(&group.fields, &group.objects, 1, verbose, &mut lines);
-        for task in group.tasks.iter().filter(|task| task.kind != DiffType::None || verbose) {
+        for task in &group.tasks {
             lines.push(format!("  {}Task: {:?}{}", mark(task.kind), task.name, notes(&task.annotations)));
-            fields_and_objects(&task.fields, &task.objects, 2, verbose, &mut lines);
+            if task.kind != DiffType::None {
+                fields_and_objects(&task.fields, &task.objects, 2, verbose, &mut lines);
+            }
         }
     }
     lines

@@ -69,8 +69,8 @@ pub(crate) async fn run(args: History) -> Result<ExitCode> {
         }
         output::pairs(&facts(job));
         if let Some(diff) = read.diffs.get(i).filter(|d| d.kind != DiffType::None) {
-            output::line("Diff:");
-            for text in diff_lines(diff, false) {
+            output::pairs(&[("Diff       ", " ")]);
+            for text in diff_lines(diff, true) {
                 output::line(&text);
             }
         }

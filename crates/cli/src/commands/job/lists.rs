@@ -4,10 +4,11 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use api::call;
+use serde_json::Value;
 
 use super::common::find;
 use crate::{
-    commands::{ApiArgs, Shape, alloc_table, deployment},
+    commands::{ApiArgs, Shape, alloc_table, deployment, newest_first},
     output::{self, Table},
     when,
 };
@@ -61,7 +62,10 @@ pub(crate) async fn allocs(args: Allocs) -> Result<ExitCode> {
     let id = find(&conn, &args.id).await?;
     let all = call::job_allocations(&id).with("all", args.all);
     if args.shape.format.wanted() {
-        return conn.show(&args.shape.format, all).await;
+        let mut all = conn.ask(all.reading::<Value>()).await?;
+        newest_first(&mut all);
+        args.shape.format.print(&all)?;
+        return Ok(ExitCode::SUCCESS);
     }
     let all = conn.ask(all).await?;
     if all.is_empty() {

@@ -20,7 +20,7 @@ mod stop;
 mod tag;
 mod wait;
 
-pub(crate) use status::{Parts, list, show};
+pub(crate) use status::{Parts, list, show, table};
 
 use std::process::ExitCode;
 

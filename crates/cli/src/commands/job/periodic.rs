@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use api::call;
 use jiff::{Timestamp, tz::TimeZone};
-use model::{Job, periodic::Schedule};
+use model::{GoDuration, Job, periodic::Schedule};
 
 use super::common::{find, followed};
 use crate::{
@@ -54,7 +54,9 @@ pub(crate) fn next_launch(job: &Job, now: i64) -> Option<String> {
 /// A launch, for people; Unix seconds.
 fn told(at: i64, now: i64) -> String {
     let ns = at.saturating_mul(1_000_000_000);
-    format!("{} ({} from now)", when::stamp(ns), when::span(ns.saturating_sub(now)))
+    const SECOND: i64 = 1_000_000_000;
+    let left = ns.saturating_sub(now);
+    format!("{} ({} from now)", when::stamp(ns), GoDuration(left - left % SECOND))
 }
 
 /// The same of a time in the format of the API.
@@ -76,12 +78,12 @@ mod tests {
             next_launch(&job, 1_767_225_600_000_000_000)
         };
         assert!(
-            of(json!({"Spec": "@hourly"})).is_some_and(|text| text.ends_with("(1h from now)")),
+            of(json!({"Spec": "@hourly"})).is_some_and(|text| text.ends_with("(1h0m0s from now)")),
             "{:?}",
             of(json!({"Spec": "@hourly"}))
         );
         assert_eq!(of(json!({"Spec": "0 0 1 1 * 2020"})).as_deref(), Some("none: its times are over"));
         assert_eq!(of(json!({"Spec": "@hourly", "Enabled": false})), None);
-        assert!(next_launch_at("2026-01-01T01:00:00Z", 1_767_225_600_000_000_000).ends_with("(1h from now)"));
+        assert!(next_launch_at("2026-01-01T01:00:00Z", 1_767_225_600_000_000_000).ends_with("(1h0m0s from now)"));
     }
 }

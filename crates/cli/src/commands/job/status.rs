@@ -3,12 +3,17 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use api::{call, shapes::RemoteTaskView};
-use model::{Allocation, ClientStatus, Job, records::JobChildren};
+use api::{
+    call,
+    shapes::{JobListStub, RemoteTaskView},
+};
+use futures::{StreamExt as _, TryStreamExt as _};
+use model::{Allocation, ClientStatus, Evaluation, Job, records::JobChildren};
+use serde_json::{Value, json};
 
 use super::periodic;
 use crate::{
-    commands::{Shape, alloc_table, cause, deployment, placement, remote as remote_tasks},
+    commands::{Shape, alloc_table, cause, deployment, eval, newest_first, placement, remote as remote_tasks},
     conn::Conn,
     output::{self, Table, lower},
     when,
@@ -16,28 +21,64 @@ use crate::{
 
 /// Lists the jobs.
 pub(crate) async fn list(conn: &Conn, shape: &Shape) -> Result<ExitCode> {
-    if shape.format.wanted() {
-        return conn.show(&shape.format, call::jobs()).await;
-    }
     let jobs = conn.ask(call::jobs()).await?;
-    let mut table = Table::new(["ID", "Namespace", "Type", "Priority", "Status", "Submit Date"]);
-    for j in &jobs {
-        let status = if j.stop { format!("{} (stopped)", j.status) } else { j.status.clone() };
-        table.row([
-            j.id.to_string(),
-            j.namespace.to_string(),
-            j.kind.clone(),
-            j.priority.to_string(),
-            status,
-            when::stamp(j.submit_time),
-        ]);
+    if shape.format.wanted() {
+        let asked = jobs.iter().map(|job| collected(conn, &job.id, &job.namespace, false));
+        let all: Vec<Value> = futures::stream::iter(asked).buffered(AT_ONCE).try_collect().await?;
+        shape.format.print(&all)?;
+        return Ok(ExitCode::SUCCESS);
     }
+    let table = table(conn, &jobs);
     if table.is_empty() {
         output::line("No running jobs")
     } else {
         table.print()
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Jobs that are asked about at once.
+const AT_ONCE: usize = 8;
+
+/// What programs read of a job: all that belongs to it in one document, as Nomad's command line has it, and the job.
+async fn collected(
+    conn: &Conn,
+    id: impl std::fmt::Display,
+    namespace: impl std::fmt::Display,
+    all: bool,
+) -> Result<Value> {
+    let allocs = call::job_allocations(&id).with("all", all).in_namespace(&namespace).reading::<Value>();
+    let mut allocs = conn.ask(allocs).await?;
+    newest_first(&mut allocs);
+    let mut evals = conn.ask(call::job_evaluations(&id).in_namespace(&namespace).reading::<Value>()).await?;
+    newest_first(&mut evals);
+    Ok(json!({
+        "Summary": conn.ask(call::job_summary(&id).in_namespace(&namespace).reading::<Value>()).await?,
+        "Allocations": allocs,
+        "LatestDeployment": conn.ask(call::job_deployment(&id).in_namespace(&namespace).reading::<Value>()).await?,
+        "Evaluations": evals,
+        "Job": conn.ask(call::job(&id).in_namespace(&namespace).reading::<Value>()).await?,
+    }))
+}
+
+/// Jobs as rows.
+pub(crate) fn table(conn: &Conn, jobs: &[JobListStub]) -> Table {
+    let several = conn.namespace() == "*";
+    let namespace: &[&str] = if several { &["Namespace"] } else { &[] };
+    let mut table = Table::new([&["ID"], namespace, &["Type", "Priority", "Status", "Submit Date"]].concat());
+    for j in jobs {
+        let status = if j.stop { format!("{} (stopped)", j.status) } else { j.status.clone() };
+        let ids = [Some(j.id.to_string()), several.then(|| j.namespace.to_string())].into_iter().flatten();
+        let kind = kind(&j.kind, j.periodic, j.parameterized_job);
+        table.row(ids.chain([kind, j.priority.to_string(), status, when::stamp(j.submit_time)]));
+    }
+    table
+}
+
+/// The type of a job, and what makes jobs of it.
+fn kind(kind: &str, periodic: bool, parameterized: bool) -> String {
+    let periodic = if periodic { "/periodic" } else { "" };
+    format!("{kind}{periodic}{}", if parameterized { "/parameterized" } else { "" })
 }
 
 /// What of a job is shown.
@@ -54,7 +95,9 @@ pub(crate) struct Parts {
 /// Shows a job; the id is complete.
 pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, parts: Parts) -> Result<ExitCode> {
     if shape.format.wanted() {
-        return conn.show(&shape.format, call::job(id)).await;
+        let all = collected(conn, id, conn.namespace(), parts.all_allocs).await?;
+        shape.format.print(&[all])?;
+        return Ok(ExitCode::SUCCESS);
     }
     let job = conn.ask(call::job(id)).await?;
     let remote = conn.ask(call::remote_tasks().with("job", &job.id)).await?;
@@ -63,7 +106,7 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, parts: Parts) -> 
         Some(since) => format!("running (unmanaged, {})", when::span(when::now_ns() - since)),
         None => job.status.clone(),
     };
-    output::pairs(&[
+    let mut rows = vec![
         ("ID", job.id.to_string()),
         ("Name", job.name.clone()),
         ("Submit Date", when::stamp(job.submit_time)),
@@ -73,11 +116,14 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, parts: Parts) -> 
         ("Namespace", job.namespace.to_string()),
         ("Node Pool", job.node_pool.clone()),
         ("Status", status),
-        ("Version", job.version.to_string()),
-    ]);
+        ("Periodic", job.periodic.is_some().to_string()),
+        ("Parameterized", (job.parameterized_job.is_some() && !job.dispatched).to_string()),
+    ];
     if let Some(next) = periodic::next_launch(&job, when::now_ns()) {
-        output::pairs(&[("Next Periodic Launch", next)]);
+        rows.push(("Next Periodic Launch", next));
     }
+    rows.push(("Version", job.version.to_string()));
+    output::pairs(&rows);
     if parts.short {
         return Ok(ExitCode::SUCCESS);
     }
@@ -96,6 +142,10 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, parts: Parts) -> 
     table.print();
 
     let evals = conn.ask(call::job_evaluations(id)).await?;
+    if shape.verbose || parts.evals {
+        output::heading("Evaluations");
+        evaluations(&evals, shape).print();
+    }
     if let Some(failed) = placement::waiting(&evals) {
         output::heading("Placement Failure");
         for text in placement::explained(conn, failed).await {
@@ -104,7 +154,7 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, parts: Parts) -> 
     }
     if let Some(d) = conn.ask(call::job_deployment(id)).await?.filter(|d| !d.id.is_nil()) {
         output::heading("Latest Deployment");
-        deployment::show(&d, shape);
+        deployment::show_latest(&d, shape);
     }
     if !remote.is_empty() {
         output::heading("Remote Tasks");
@@ -144,21 +194,21 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, parts: Parts) -> 
     } else {
         table.print()
     }
-    if shape.verbose || parts.evals {
-        output::heading("Evaluations");
-        let mut table = Table::new(["ID", "Priority", "Triggered By", "Status", "Placement Failures"]);
-        for e in &evals {
-            table.row([
-                shape.id(e.id),
-                e.priority.to_string(),
-                lower(&e.trigger),
-                lower(&e.status),
-                (!e.failed_groups.is_empty()).to_string(),
-            ]);
-        }
-        table.print();
-    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn evaluations(evals: &[Evaluation], shape: &Shape) -> Table {
+    let mut table = Table::new(["ID", "Priority", "Triggered By", "Status", "Placement Failures"]);
+    for e in evals {
+        table.row([
+            shape.id(e.id),
+            e.priority.to_string(),
+            lower(&e.trigger),
+            lower(&e.status),
+            eval::placement_failures(e),
+        ]);
+    }
+    table
 }
 
 /// Allocations whose troubles are shown; more of the same help nobody.
@@ -213,23 +263,26 @@ async fn children(conn: &Conn, job: &Job, counts: JobChildren) -> Result<ExitCod
         ]);
     }
     let (summary, list, none) = match rules {
-        Some(_) => ("Parameterized Job Summary", "Dispatched Jobs", "No dispatched instances of parameterized job"),
-        None => ("Children Job Summary", "Previously Launched Jobs", "No instances of periodic job"),
+        Some(_) => {
+            ("Parameterized Job Summary", "Dispatched Jobs", "No dispatched instances of parameterized job found")
+        }
+        None => ("Children Job Summary", "Previously Launched Jobs", "No instances of periodic job found"),
     };
     output::heading(summary);
     let mut table = Table::new(["Pending", "Running", "Dead"]);
     table.row([counts.pending, counts.running, counts.dead].map(|n| n.to_string()));
     table.print();
-    output::heading(list);
     let found = conn.ask(call::jobs().with("prefix", format!("{}/", job.id))).await?;
     let mut table = Table::new(["ID", "Status", "Submit Date"]);
     for j in found.iter().filter(|j| j.parent_id == job.id.as_str()) {
         table.row([j.id.to_string(), j.status.clone(), when::stamp(j.submit_time)]);
     }
     if table.is_empty() {
-        output::line(none)
+        output::line("");
+        output::line(none);
     } else {
-        table.print()
+        output::heading(list);
+        table.print();
     }
     Ok(ExitCode::SUCCESS)
 }
