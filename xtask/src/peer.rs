@@ -251,9 +251,9 @@ pub(crate) fn cached(file: &Path, build: impl FnOnce(&Path) -> Result<()>) -> Re
 
 /// A Go program of one file, whose dependencies come from the Go module registry.
 pub(crate) struct GoProgram {
-    name: &'static str,
+    pub(crate) name: &'static str,
     /// Its directory in the workspace.
-    from: &'static str,
+    pub(crate) from: &'static str,
     main: &'static str,
 }
 
@@ -274,6 +274,10 @@ pub(crate) const GO_JOBS_PARSE: GoProgram =
 /// Renders the golden cases of the template crate with Go's text/template and consul-template.
 pub(crate) const GO_TEMPLATES: GoProgram =
     GoProgram { name: "go-templates", from: "crates/template/tests/golden", main: "generate.go" };
+
+/// Finds the moments of the golden cron expressions with the library of Nomad.
+pub(crate) const GO_CRON: GoProgram =
+    GoProgram { name: "go-cron", from: "crates/model/tests/cron", main: "generate.go" };
 
 /// Judges what clients of jobs have seen with Porcupine, a checker of linearizability.
 pub(crate) const GO_LINEARIZABLE: GoProgram =

@@ -80,17 +80,20 @@ struct Field {
     bounds: (u32, u32),
     /// Value of the first name.
     first: u32,
+    /// Number of values: as many are begun again with 0.
+    turn: Option<u32>,
     names: &'static [&'static str],
 }
 
-const SECOND: Field = Field { name: "second", bounds: (0, 59), first: 0, names: &[] };
-const MINUTE: Field = Field { name: "minute", bounds: (0, 59), first: 0, names: &[] };
-const HOUR: Field = Field { name: "hour", bounds: (0, 23), first: 0, names: &[] };
-const DAY: Field = Field { name: "day of the month", bounds: (1, 31), first: 1, names: &[] };
+const SECOND: Field = Field { name: "second", bounds: (0, 59), first: 0, turn: None, names: &[] };
+const MINUTE: Field = Field { name: "minute", bounds: (0, 59), first: 0, turn: None, names: &[] };
+const HOUR: Field = Field { name: "hour", bounds: (0, 23), first: 0, turn: None, names: &[] };
+const DAY: Field = Field { name: "day of the month", bounds: (1, 31), first: 1, turn: None, names: &[] };
 const MONTH: Field = Field {
     name: "month",
     bounds: (1, 12),
     first: 1,
+    turn: None,
     names: &[
         "january",
         "february",
@@ -110,9 +113,10 @@ const WEEKDAY: Field = Field {
     name: "day of the week",
     bounds: (0, 7),
     first: 0,
+    turn: Some(7),
     names: &["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"],
 };
-const YEAR: Field = Field { name: "year", bounds: YEARS, first: 0, names: &[] };
+const YEAR: Field = Field { name: "year", bounds: YEARS, first: 0, turn: None, names: &[] };
 
 impl Field {
     fn wrong(&self, part: &str, why: impl Into<String>) -> CronError {
@@ -123,7 +127,7 @@ impl Field {
         let (low, high) = self.bounds;
         if let Ok(number) = text.parse::<u32>() {
             return if (low..=high).contains(&number) {
-                Ok(number)
+                Ok(self.turn.map_or(number, |turn| number % turn))
             } else {
                 Err(self.wrong(part, format!("{number} is not between {low} and {high}")))
             };
@@ -141,14 +145,21 @@ impl Field {
         let (range, step) = match part.split_once('/') {
             None => (part, None),
             Some((range, step)) => match step.parse::<u32>() {
-                Ok(step) if step > 0 => (range, Some(step)),
-                _ => return Err(self.wrong(part, "a step is a number above 0")),
+                Ok(0) | Err(_) => return Err(self.wrong(part, "a step is a number above 0")),
+                Ok(step) if step > self.highest() => {
+                    return Err(self.wrong(part, format!("a step is at most {}", self.highest())));
+                }
+                Ok(step) => (range, Some(step)),
             },
         };
-        let (low, high) = self.bounds;
+        let (low, high) = (self.bounds.0, self.highest());
         let (from, to) = match range.split_once('-') {
             _ if is_any(range) => (low, high),
-            Some((from, to)) => (self.value(part, from)?, self.value(part, to)?),
+            // As in Nomad, a range that ends with the first of the values that come again ends with the last of them.
+            Some((from, to)) => match (self.value(part, from)?, self.value(part, to)?) {
+                (from, 0) if self.turn.is_some() => (from, high),
+                range => range,
+            },
             None => {
                 let value = self.value(part, range)?;
                 (value, if step.is_some() { high } else { value })
@@ -160,9 +171,19 @@ impl Field {
         Ok((from..=to).step_by(step.unwrap_or(1) as usize))
     }
 
+    /// The parts of a list; empty ones count nothing.
+    fn parts<'t>(&self, text: &'t str) -> Result<Vec<&'t str>, CronError> {
+        let parts: Vec<&str> = text.split(',').filter(|part| !part.is_empty()).collect();
+        if parts.is_empty() { Err(self.wrong(text, "it names nothing")) } else { Ok(parts) }
+    }
+
+    fn highest(&self) -> u32 {
+        self.turn.map_or(self.bounds.1, |turn| turn - 1)
+    }
+
     fn bits(&self, text: &str) -> Result<u64, CronError> {
         let mut bits = 0;
-        for part in text.split(',') {
+        for part in self.parts(text)? {
             self.values(part)?.for_each(|value| bits |= 1 << value);
         }
         Ok(bits)
@@ -180,7 +201,7 @@ fn has(bits: u64, value: i8) -> bool {
 impl DaysOfMonth {
     fn parse(text: &str) -> Result<Self, CronError> {
         let mut days = Self { any: is_any(text), ..Self::default() };
-        for part in text.split(',') {
+        for part in DAY.parts(text)? {
             match &*part.to_ascii_uppercase() {
                 "L" => days.last = true,
                 "LW" | "WL" => days.last_weekday = true,
@@ -219,16 +240,16 @@ fn nearest_weekday(date: Date, wanted: i8) -> i8 {
 impl DaysOfWeek {
     fn parse(text: &str) -> Result<Self, CronError> {
         let mut days = Self { any: is_any(text), ..Self::default() };
-        for part in text.split(',') {
+        for part in WEEKDAY.parts(text)? {
             if let Some((day, nth)) = part.split_once('#') {
-                let day = WEEKDAY.value(part, day)? % 7;
+                let day = WEEKDAY.value(part, day)?;
                 let nth = nth.parse::<usize>().ok().filter(|nth| (1..=5).contains(nth));
                 let nth = nth.ok_or_else(|| WEEKDAY.wrong(part, "a month has a first to a fifth of it"))?;
                 days.nth[nth] |= 1 << day;
             } else if let Some(day) = part.strip_suffix(['L', 'l']).filter(|day| !day.is_empty()) {
-                days.last |= 1 << (WEEKDAY.value(part, day)? % 7);
+                days.last |= 1 << WEEKDAY.value(part, day)?;
             } else {
-                WEEKDAY.values(part)?.for_each(|day| days.days |= 1 << (day % 7));
+                WEEKDAY.values(part)?.for_each(|day| days.days |= 1 << day);
             }
         }
         Ok(days)
@@ -431,7 +452,9 @@ mod tests {
             ("a * * * *", "neither a number nor a name"),
             ("* * * * 1#6", "a first to a fifth"),
             ("* * * * * 1969", "1969 is not between"),
-            ("1, * * * *", "neither a number nor a name"),
+            (", * * * *", "it names nothing"),
+            ("*/60 * * * *", "a step is at most 59"),
+            ("0 0 * * */7", "a step is at most 6"),
         ] {
             let error = Cron::parse(cron).expect_err(cron).to_string();
             assert!(error.contains(why), "{cron}: {error}");
@@ -458,6 +481,54 @@ mod tests {
             ["2026-03-29T01:00:00Z"],
             "three is the first time after the gap"
         );
+    }
+
+    /// The zones of the golden cases by their rules: a machine may have no database of zones.
+    fn zone(name: &str) -> TimeZone {
+        let rules = match name {
+            "UTC" => return TimeZone::UTC,
+            "Europe/Berlin" => return berlin(),
+            "America/New_York" => "EST5EDT,M3.2.0,M11.1.0",
+            "Australia/Lord_Howe" => "<+1030>-10:30<+11>-11,M10.1.0,M4.1.0",
+            other => panic!("no rules for {other}"),
+        };
+        TimeZone::posix(rules).expect("a zone")
+    }
+
+    /// Expressions that we read otherwise than the library of Nomad, and why.
+    const OTHERWISE: &[(&str, &str)] = &[
+        ("5-1 * * * *", NEVER),
+        ("59-58 * * * *", NEVER),
+        ("5-0 * * * *", NEVER),
+        ("0 5-0 * * *", NEVER),
+        ("0 0 5-1 * *", NEVER),
+        ("0 0 * * 5-1", NEVER),
+        ("0 0 * * * 2030-2029", NEVER),
+    ];
+
+    /// Nomad takes such a job and never launches it.
+    const NEVER: &str = "a range that ends before it begins names nothing, and is refused";
+
+    /// The library takes each change of clocks for one of whole hours, and misses the moment at the end of half of one.
+    const HALF_AN_HOUR: &[&str] = &["30 2 * * *", "0 30 2 * * * *"];
+
+    #[test]
+    fn moments_are_those_of_the_library_of_nomad() {
+        let golden: serde_json::Value = serde_json::from_str(include_str!("../tests/cron/golden.json")).expect("JSON");
+        let mut wrong = Vec::new();
+        for case in golden["Cases"].as_array().expect("cases") {
+            let [name, after, cron] = ["Zone", "After", "Cron"].map(|field| case[field].as_str().expect(field));
+            let theirs: Option<Vec<String>> = case["Moments"]
+                .as_array()
+                .map(|all| all.iter().filter_map(|m| m.as_str().map(str::to_owned)).collect());
+            let ours = Cron::parse(cron).ok().map(|_| moments(cron, after, &zone(name), 6));
+            let begins_there = after.starts_with("2026-10-03") && HALF_AN_HOUR.contains(&cron);
+            let listed = begins_there || OTHERWISE.iter().any(|(expression, _)| *expression == cron);
+            if (ours == theirs) == listed {
+                wrong.push(format!("{name} {after} {cron:?}\n  ours   {ours:?}\n  theirs {theirs:?}"));
+            }
+        }
+        assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));
     }
 
     proptest! {

@@ -171,8 +171,8 @@ const LISTS: &[(&str, &str, Option<&str>)] = &[
     ("Links", "Link", None),
 ];
 
-/// The difference of two canonical jobs; either may be absent. `contextual`: unchanged fields of changed parts are
-/// listed, too (kind None).
+/// The difference of two canonical jobs; either may be absent. All groups and tasks are listed. `contextual`: unchanged
+/// fields of changed parts are as well (kind None).
 #[must_use]
 pub fn diff(old: Option<&Job>, new: Option<&Job>, contextual: bool) -> JobDiff {
     let (a, b) = (object_of(old), object_of(new));
@@ -187,7 +187,6 @@ pub fn diff(old: Option<&Job>, new: Option<&Job>, contextual: bool) -> JobDiff {
     let task_groups: Vec<_> = names
         .into_iter()
         .map(|name| diff_group(name, old_groups.get(name), new_groups.get(name), contextual))
-        .filter(|d| contextual || d.kind != DiffType::None)
         .collect();
     let edited = part.changed() || task_groups.iter().any(|g| g.kind != DiffType::None);
     JobDiff {
@@ -231,7 +230,6 @@ fn diff_group(name: &str, old: Option<&TaskGroup>, new: Option<&TaskGroup>, cont
                 annotations: Vec::new(),
             }
         })
-        .filter(|d| contextual || d.kind != DiffType::None)
         .collect();
     let edited = part.changed() || tasks.iter().any(|t| t.kind != DiffType::None);
     TaskGroupDiff {

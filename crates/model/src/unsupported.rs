@@ -95,7 +95,7 @@ pub(crate) const TASK: &[Refused<Task>] = &[
     Refused { feature: "schedule", reason: "it is a Nomad Enterprise feature", used: |t| t.schedule.is_some() },
     Refused {
         feature: "resources.numa",
-        reason: "NUMA placement is not implemented",
+        reason: "it is a Nomad Enterprise feature; leave it out, or write affinity = \"none\"",
         used: |t| t.resources.numa.as_ref().is_some_and(|n| n.affinity != "none"),
     },
     Refused {

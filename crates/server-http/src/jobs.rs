@@ -191,7 +191,7 @@ pub(crate) async fn versions(ctx: Ctx) -> Result<Reply, HttpError> {
             Some(base) => versions.iter().map(|v| (&**base, &**v)).collect(),
             None => versions.windows(2).map(|w| (&*w[1], &*w[0])).collect(),
         };
-        pairs.into_iter().map(|(old, new)| model::diff::diff(Some(old), Some(new), true)).collect()
+        pairs.into_iter().map(|(old, new)| model::diff::diff(Some(old), Some(new), false)).collect()
     } else {
         Vec::new()
     };

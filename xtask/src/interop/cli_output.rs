@@ -151,6 +151,7 @@ const ASKED: &[&str] = &[
     "alloc logs ALLOC t",
     "alloc status -json ALLOC",
     "alloc status -short ALLOC",
+    "alloc status -stats ALLOC",
     "alloc status -verbose ALLOC",
     "alloc status 00000000",
     "alloc status ALLOC",
@@ -242,6 +243,7 @@ const ASKED: &[&str] = &[
 
 /// Lines of the stock's that ours do not have: the command begins so, and the line; and why.
 const LISTED: &[(&str, &str, &str)] = &[
+    ("alloc status -stats", "PERCENT PERCENT 0 0 PERCENT", "times and frequencies have their units"),
     ("job plan", "To submit the job with version verification run:", OWN_WORDS),
     ("job plan", "When running the job with the check-index flag,", OWN_WORDS),
     ("job plan", "job modify index given matches", OWN_WORDS),

@@ -25,7 +25,7 @@ mod go_conformance;
 mod go_driver;
 mod go_exec;
 mod go_remote;
-mod go_templates;
+mod golden;
 mod identity_verifier;
 pub(crate) mod job;
 mod kubernetes;
@@ -202,8 +202,9 @@ const CHECKS: &[Check] = &[
     (
         "go-templates",
         "Go's text/template with consul-template renders the golden cases as they are recorded",
-        go_templates::check,
+        golden::templates,
     ),
+    ("go-cron", "the cron library of Nomad finds the moments that are recorded of cron expressions", golden::cron),
     (
         "vault",
         "tasks log in to an OpenBao by their identity: secrets in templates, updates, renewals, an outage, revocation; \

@@ -69,7 +69,9 @@ fn diff_of_coming_and_going() {
     assert!(added.task_groups[0].fields.contains(&field(DiffType::Added, "Count", "", "2")));
     assert_eq!(diff(Some(&j), None, false).kind, DiffType::Deleted);
     let none = diff(Some(&j), Some(&j), false);
-    assert_eq!((none.kind, none.fields.len(), none.objects.len(), none.task_groups.len()), (DiffType::None, 0, 0, 0));
+    assert_eq!((none.kind, none.fields.len(), none.objects.len()), (DiffType::None, 0, 0));
+    let group = &none.task_groups[0];
+    assert_eq!((group.kind, group.fields.len(), group.tasks[0].kind), (DiffType::None, 0, DiffType::None));
     let contextual = diff(Some(&j), Some(&j), true);
     assert_eq!(contextual.kind, DiffType::None);
     assert!(contextual.fields.contains(&field(DiffType::None, "Priority", "50", "50")));
@@ -105,7 +107,9 @@ fn serde_form_of_a_diff() {
     let b = small(json!({"Priority": 60}), json!({}), json!({}));
     assert_eq!(
         serde_json::to_value(diff(Some(&a), Some(&b), false)).expect("json"),
-        json!({"Type": "Edited", "ID": "shop", "Objects": [], "TaskGroups": [],
+        json!({"Type": "Edited", "ID": "shop", "Objects": [],
+            "TaskGroups": [{"Type": "None", "Name": "app", "Fields": [], "Objects": [], "Updates": {}, "Tasks": [
+                {"Type": "None", "Name": "web", "Fields": [], "Objects": [], "Annotations": []}]}],
             "Fields": [{"Type": "Edited", "Name": "Priority", "Old": "50", "New": "60", "Annotations": []}]})
     );
 }

@@ -449,6 +449,7 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "*",
         "After how many lines a new file begins depends on how much is written at once.",
     ),
+    known("tags", "*/Versions", "*\"Consul\":*", "*", "There is no Consul: nothing is stored of one."),
     known("*as-stored", "*/Consul", "*", "-", "There is no Consul: nothing is stored of one."),
     known(
         "refusals-*",

@@ -122,6 +122,36 @@ fn everything() -> Job {
         .update("max_parallel = 2; health_check = \"task_states\"; min_healthy_time = \"300ms\"")
 }
 
+/// Names of versions: given, given twice, asked for, followed, taken away.
+fn tags() -> Vec<Step> {
+    let service = Job::service;
+    let tag = |method, name: &str, body| {
+        Request(
+            method,
+            match name {
+                "first" => "/v1/job/JOB/versions/first/tag",
+                _ => "/v1/job/JOB/versions/second/tag",
+            },
+            body,
+        )
+    };
+    vec![
+        run(service()).count("running", 1),
+        run(service().task("env {; A = \"1\"; }")),
+        tag("POST", "first", json!({"Version": 0, "Description": "As it was"})).into(),
+        tag("POST", "first", json!({"Version": 1})).into(),
+        tag("POST", "second", json!({"Version": 9})).into(),
+        Step::from(tag("POST", "second", json!({"Version": 1})))
+            .look(Look::Get("/v1/job/JOB/versions?diffs=true&diff_tag=first")),
+        Step::from(Request("GET", "/v1/job/JOB/versions?diffs=true&diff_tag=first", json!(null))),
+        Request("GET", "/v1/job/JOB/versions?diffs=true&diff_tag=nothing", json!(null)).into(),
+        Request("POST", "/v1/job/JOB/revert", json!({"JobID": "JOB", "TaggedVersion": "first"})).into(),
+        tag("DELETE", "first", json!(null)).into(),
+        tag("DELETE", "first", json!(null)).into(),
+        stop(),
+    ]
+}
+
 pub(super) fn scenarios() -> Vec<Scenario> {
     let service = Job::service;
     let scaled = || service().group("scaling {; min = 1; max = 3; enabled = true; }");
@@ -176,6 +206,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 Request("POST", "/v1/job/JOB/stable", json!({"JobID": "JOB", "JobVersion": 1, "Stable": true})).into(),
             ],
         ),
+        Scenario::shared("tags", tags()),
         Scenario::shared(
             "indexes-and-counts",
             [
