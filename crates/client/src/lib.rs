@@ -20,6 +20,7 @@ mod alloc;
 mod allocs;
 pub mod client;
 mod credentials;
+mod device_stats;
 mod elsewhere;
 pub mod error;
 mod former;

@@ -1,8 +1,11 @@
 //! Device plugins: what they offer, and what a task needs to use it.
 
-use std::{collections::BTreeSet, convert::Infallible, sync::Arc};
+use std::{collections::BTreeSet, convert::Infallible, sync::Arc, time::Duration};
 
-use driver_proto::device::{self, ContainerReservation, FingerprintRequest, ReserveRequest};
+use driver_proto::{
+    build,
+    device::{self, ContainerReservation, FingerprintRequest, ReserveRequest, StatsRequest},
+};
 
 use crate::{
     driver::Driver,
@@ -20,6 +23,9 @@ const INSTANCES_MAX: usize = 1024;
 const ATTRIBUTES_MAX: usize = 128;
 const NAME_MAX: usize = 256;
 
+/// A plugin that has not measured anything for so long does not do it at all, or hangs.
+const MEASURES: Duration = Duration::from_secs(2);
+
 /// A device plugin. Cheap to clone; stays valid over restarts of its process.
 #[derive(Debug, Clone)]
 pub struct Device {
@@ -34,6 +40,23 @@ impl DriverHost {
 }
 
 impl Device {
+    /// What the devices do now, by group; empty = the plugin measures nothing. It measures only while it is asked.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn stats(&self) -> Result<Vec<device::DeviceGroupStats>, CallError> {
+        let session = self.plugin.session()?;
+        let mut client = session.device_client();
+        let request = StatsRequest { collection_interval: Some(build::duration(MEASURES)) };
+        let first = async {
+            let mut samples = client.stats(request).await?.into_inner();
+            Ok(tonic::Response::new(samples.message().await?))
+        };
+        let answer = self.plugin.attempt("Stats", Some(MEASURES), &session, first).await?;
+        let sample = answer.map_err(|status| CallError::from_status(self.plugin.name(), "Stats", "", &status))?;
+        Ok(sample.map(|sample| sample.groups).unwrap_or_default())
+    }
+
     /// What a task needs to use these instances. Reserving them again changes nothing.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //! ```text
 //! <dir>/<vendor>/<type>/<model>/<id>          a device; what the file says makes it unhealthy
 //! <dir>/<vendor>/<type>/<model>/.attributes   lines such as `memory = 16 GiB`
+//! <dir>/<vendor>/<type>/<model>/.stats/<id>   what it does: lines such as `power = 30/70 W`; the first says most
 //! ```
 //!
 //! A task finds the ids of its devices in a variable, as with NVIDIA's plugin, and each device as a file in `/devices`.
@@ -14,8 +15,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use driver_sdk::{
-    Device, DeviceAttribute, DeviceGroup, DeviceMount, DevicePlugin, DriverConfig, Error, PluginInfo, Reservation,
-    async_trait, config::Config, schema::Spec,
+    Device, DeviceAttribute, DeviceGroup, DeviceMount, DevicePlugin, DeviceStats, DriverConfig, Error, GroupStats,
+    PluginInfo, Reading, Reservation, async_trait, config::Config, schema::Spec,
 };
 
 #[derive(Debug, DriverConfig, Clone)]
@@ -78,6 +79,36 @@ fn groups(dir: &Path) -> std::io::Result<Vec<DeviceGroup>> {
     Ok(groups)
 }
 
+/// `30 W`, or a part of a whole: `30/70 W`.
+fn reading(text: &str) -> Option<Reading> {
+    let (number, unit) = text.split_once(' ').unwrap_or((text, ""));
+    let (value, of) = match number.split_once('/') {
+        Some((value, of)) => (value, Some(of.parse().ok()?)),
+        None => (number, None),
+    };
+    Some(Reading { value: value.parse().ok()?, of, unit: unit.to_owned(), description: String::new() })
+}
+
+/// What the devices of a group do, as far as there is a file that says it.
+fn measured(operator: &Operator, group: &DeviceGroup) -> GroupStats {
+    let dir = operator.dir.join(&group.vendor).join(&group.kind).join(&group.name).join(".stats");
+    let of = |id: &String| {
+        let text = std::fs::read_to_string(dir.join(id)).ok()?;
+        let lines = text.lines().filter_map(|line| line.split_once('='));
+        let readings: Vec<(String, Reading)> =
+            lines.filter_map(|(name, text)| Some((name.trim().to_owned(), reading(text.trim())?))).collect();
+        let (name, first) = readings.first()?.clone();
+        let summary = Reading { description: name, ..first };
+        Some((id.clone(), DeviceStats { summary, readings: readings.into_iter().collect() }))
+    };
+    GroupStats {
+        vendor: group.vendor.clone(),
+        kind: group.kind.clone(),
+        name: group.name.clone(),
+        devices: group.devices.iter().filter_map(|device| of(&device.id)).collect(),
+    }
+}
+
 impl MockDevice {
     fn operator(&self) -> Result<Operator, Error> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -114,6 +145,11 @@ impl DevicePlugin for MockDevice {
 
     fn interval(&self) -> Duration {
         self.operator().map_or(Duration::from_secs(5), |operator| operator.fingerprint_period)
+    }
+
+    async fn stats(&self) -> Result<Vec<GroupStats>, Error> {
+        let (operator, groups) = self.groups()?;
+        Ok(groups.iter().map(|group| measured(&operator, group)).collect())
     }
 
     async fn reserve(&self, ids: Vec<String>) -> Result<Reservation, Error> {

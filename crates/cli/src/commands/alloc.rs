@@ -11,6 +11,7 @@ use model::{Allocation, TaskRunState, remote::slot_of};
 
 use super::{
     ApiArgs, Shape,
+    alloc_show::Parts,
     resolve::{Intent, Operand, allocation},
 };
 use crate::{conn::Conn, output};
@@ -123,11 +124,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         Command::Status { api, shape, short, stats, id: Some(id) } => {
             let conn = api.conn()?;
             let alloc = allocation(&conn, Operand::new(&id, Intent::Read)).await?;
-            let code = super::alloc_show::show(&conn, &shape, &alloc.id.to_string(), short).await?;
-            if stats && !shape.format.wanted() {
-                super::stats::print_alloc(&conn.ask(call::alloc_stats(alloc.id)).await?);
-            }
-            Ok(code)
+            super::alloc_show::show(&conn, &shape, &alloc.id.to_string(), Parts { short, stats }).await
         }
         Command::Status { api, shape, id: None, .. } => {
             let conn = api.conn()?;

@@ -5,26 +5,35 @@ use std::{collections::BTreeSet, process::ExitCode};
 use anyhow::Result;
 use api::{
     call,
-    shapes::{AllocDetail, AllocResourceUsage},
+    shapes::{AllocDetail, AllocResourceUsage, ResourceUsage},
 };
 use model::{Allocation, Task, TaskState, metrics::AllocMetric};
 
-use super::Shape;
+use super::{Shape, device_stats, stats};
 use crate::{
     conn::Conn,
     output::{self, Table, lower},
     when,
 };
 
+/// What of an allocation is shown.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Parts {
+    /// Only one line for each task.
+    pub(crate) short: bool,
+    /// Also all that is measured.
+    pub(crate) stats: bool,
+}
+
 /// Shows an allocation; the id is complete.
-pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> Result<ExitCode> {
+pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, parts: Parts) -> Result<ExitCode> {
     if shape.format.wanted() {
         return conn.show(&shape.format, call::alloc(id)).await;
     }
     let a = conn.ask(call::alloc(id)).await?;
     let now = when::now_ns();
     let time = |ns| if shape.verbose { when::stamp(ns) } else { when::ago(ns, now) };
-    if short {
+    if parts.short {
         output::pairs(&[
             ("ID", a.id.to_string()),
             ("Name", a.name.to_string()),
@@ -59,7 +68,12 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
         true => AllocResourceUsage::default(),
     };
     for (name, state) in in_order(&a) {
-        show_task(&a, name, state, &used);
+        let used = used.tasks.get(name).and_then(|task| task.resource_usage.as_ref());
+        show_task(&a, name, state, used);
+        if parts.stats {
+            measured(used);
+        }
+        show_events(state);
     }
     if shape.verbose
         && let Some(metrics) = &a.metrics
@@ -166,13 +180,12 @@ fn time(text: &str) -> String {
     }
 }
 
-fn show_task(a: &AllocDetail, name: &str, state: &TaskState, used: &AllocResourceUsage) {
+fn show_task(a: &AllocDetail, name: &str, state: &TaskState, used: Option<&ResourceUsage>) {
     let lifecycle = lifecycle(a, name);
     let lifecycle = if lifecycle.is_empty() { lifecycle } else { format!(" ({lifecycle})") };
     output::heading(&format!("Task {name:?}{lifecycle} is \"{}\"", lower(&state.state)));
     if let Some(given) = a.resources.tasks.get(name) {
         output::line(if given.remote { "Task Resources, at its provider:" } else { "Task Resources:" });
-        let used = used.tasks.get(name).and_then(|task| task.resource_usage.as_ref());
         let ticks = used.and_then(|used| used.cpu_stats.as_ref()).map(|cpu| format!("{:.0}/", cpu.total_ticks.floor()));
         let memory = used.and_then(|used| used.memory_stats.as_ref());
         let memory = memory.map(|memory| if memory.usage > 0 { memory.usage } else { memory.rss });
@@ -185,8 +198,33 @@ fn show_task(a: &AllocDetail, name: &str, state: &TaskState, used: &AllocResourc
             " ".to_owned(),
         ]);
         table.print();
-        output::line("");
     }
+    let devices = used.map_or(&[] as &[_], |used| &used.device_stats);
+    if !devices.is_empty() {
+        output::heading("Device Stats");
+        device_stats::summaries(devices).iter().for_each(|text| output::line(text));
+    }
+}
+
+/// Prints all that is measured of a task.
+fn measured(used: Option<&ResourceUsage>) {
+    let tables = used.map(stats::of_task).unwrap_or_default();
+    if tables.is_empty() {
+        output::line("\nNothing of it is measured now");
+    }
+    for (title, table) in tables {
+        output::heading(title);
+        table.print();
+    }
+    let devices = used.map_or(&[] as &[_], |used| &used.device_stats);
+    if !devices.is_empty() {
+        output::heading("Device Stats");
+        device_stats::print(devices);
+    }
+}
+
+fn show_events(state: &TaskState) {
+    output::line("");
     output::line("Task Events:");
     output::pairs(&[
         ("Started At", time(&state.started_at.to_string())),

@@ -22,6 +22,7 @@ pub(crate) mod complete;
 pub(crate) mod completion;
 pub(crate) mod config;
 pub(crate) mod deployment;
+mod device_stats;
 pub(crate) mod driver;
 pub(crate) mod eval;
 pub(crate) mod fmt;

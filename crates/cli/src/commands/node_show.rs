@@ -8,7 +8,7 @@ use futures::StreamExt as _;
 use model::{Allocation, ClientStatus, Eligibility, GoDuration, Node, NodeStatus};
 
 use super::{
-    Shape, alloc_table,
+    Shape, alloc_table, device_stats,
     node::{Status, one_line},
     stats,
 };
@@ -73,9 +73,17 @@ pub(crate) async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<Exit
         table.print();
         output::heading("Host Resource Utilization");
         utilization(node, host).print();
+        if !host.device_stats.is_empty() {
+            output::heading("Device Resource Utilization");
+            device_stats::summaries(&host.device_stats).iter().for_each(|text| output::line(text));
+        }
     }
     if let Some(host) = host.as_ref().filter(|_| args.stats) {
         stats::print_host(host);
+        if !host.device_stats.is_empty() {
+            output::heading("Device Stats");
+            device_stats::print(&host.device_stats);
+        }
     }
     allocations(&allocs, shape);
     if shape.verbose {

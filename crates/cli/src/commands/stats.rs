@@ -1,27 +1,8 @@
 //! Use of resources, of tasks and of hosts, as tables.
 
-use api::shapes::{AllocResourceUsage, CpuStats, HostStats, MemoryStats, TaskResourceUsage};
+use api::shapes::{CpuStats, HostStats, MemoryStats, ResourceUsage};
 
 use crate::output::{self, Table};
-
-/// Prints what the tasks of an allocation use.
-pub(crate) fn print_alloc(stats: &AllocResourceUsage) {
-    if stats.tasks.is_empty() {
-        output::heading("Use of Resources");
-        output::line("No task of this allocation is measured now");
-    }
-    for (name, task) in &stats.tasks {
-        output::heading(&format!("Task {name:?} Uses"));
-        let tables = of_task(task);
-        if tables.is_empty() {
-            output::line("The driver measures nothing of it");
-        }
-        for (title, table) in tables {
-            output::line(&output::bold(title));
-            table.print();
-        }
-    }
-}
 
 /// Prints what a host uses.
 pub(crate) fn print_host(stats: &HostStats) {
@@ -36,8 +17,8 @@ pub(crate) fn print_host(stats: &HostStats) {
     }
 }
 
-fn of_task(task: &TaskResourceUsage) -> Vec<(&'static str, Table)> {
-    let Some(usage) = &task.resource_usage else { return Vec::new() };
+/// What a task uses.
+pub(crate) fn of_task(usage: &ResourceUsage) -> Vec<(&'static str, Table)> {
     let memory = usage
         .memory_stats
         .as_ref()
@@ -128,7 +109,7 @@ fn of_host(stats: &HostStats) -> Vec<(&'static str, Vec<Facts>)> {
 
 #[cfg(test)]
 mod tests {
-    use api::shapes::{HostStats, TaskResourceUsage};
+    use api::shapes::{HostStats, ResourceUsage};
     use serde_json::json;
 
     use super::{of_host, of_task};
@@ -136,11 +117,11 @@ mod tests {
 
     #[test]
     fn what_was_measured_is_a_table_and_nothing_else_is() {
-        let task: TaskResourceUsage = serde_json::from_value(json!({"ResourceUsage": {
+        let task: ResourceUsage = serde_json::from_value(json!({
             "MemoryStats": {"RSS": 1, "Usage": 3_145_728, "Cache": 2048, "Swap": 7, "Measured": ["Usage", "Cache"]},
             "CpuStats": {"Percent": 12.345, "TotalTicks": 260.7, "ThrottledTime": 1_500_000_000,
                 "Measured": ["Percent", "Throttled Time", "Total Ticks"]}
-        }}))
+        }))
         .expect("stats");
         let shown: Vec<(&str, Vec<String>)> =
             of_task(&task).into_iter().map(|(title, t)| (title, t.render())).collect();
@@ -157,7 +138,7 @@ mod tests {
                 ),
             ]
         );
-        assert!(of_task(&TaskResourceUsage::default()).is_empty());
+        assert!(of_task(&ResourceUsage::default()).is_empty());
     }
 
     #[test]

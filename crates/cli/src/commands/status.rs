@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use api::{call, shapes::SearchRequest};
 
-use super::{ApiArgs, Shape};
+use super::{ApiArgs, Shape, alloc_show::Parts};
 use crate::conn::Conn;
 
 /// Arguments.
@@ -67,7 +67,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     match context.as_str() {
         "jobs" => super::job::show(&conn, &args.shape, &id, super::job::Parts::default()).await,
         "nodes" => super::node::run(super::node::Command::for_status(args.api.clone(), args.shape.clone(), id)).await,
-        "allocs" => super::alloc_show::show(&conn, &args.shape, &id, false).await,
+        "allocs" => super::alloc_show::show(&conn, &args.shape, &id, Parts::default()).await,
         "evals" => super::eval::show(&conn, &args.shape, id).await,
         "deployment" => super::deployment::show_one(&conn, &id, &args.shape).await,
         "host_volumes" => super::volume::show(&conn, &id, &args.shape, false).await,

@@ -24,8 +24,10 @@ fn devices() -> Dir {
     let group = |path: &str, memory: &str, ids: &[&str]| {
         let group = dir.path().join(path);
         fs::create_dir_all(&group).expect("a directory");
+        fs::create_dir_all(group.join(".stats")).expect("a directory");
         fs::write(group.join(".attributes"), format!("memory = {memory}\n")).expect("attributes");
         for id in ids {
+            fs::write(group.join(".stats").join(id), "power = 30.5/70 W\ntemperature = 55 C\n").expect("readings");
             fs::write(group.join(id), "").expect("a device");
         }
     };
@@ -81,6 +83,13 @@ fn a_device_belongs_to_one_task_through_every_crash() {
     let all = json!([{"Vendor": "nvidia", "Type": "gpu", "Name": "T4", "DeviceIDs": ["a", "b"]}]);
     assert_eq!(given(&agent, "first"), all);
     sees(&agent, "first", "sees a,b");
+    // What they do is measured: all of it for the node, its own for the task.
+    let node = agent.cli_ok(&["node", "status", "-self", "-stats"]);
+    assert!(node.contains("nvidia/gpu/T4[a]  30.5 / 70 W") && node.contains("amd/gpu/MI50[c]"), "{node}");
+    let alloc = agent.alloc("first", "running")["ID"].as_str().expect("an id").to_owned();
+    let shown = agent.cli_ok(&["alloc", "status", "-stats", &alloc]);
+    assert!(shown.contains("nvidia/gpu/T4[b]") && shown.contains("temperature = 55 C"), "{shown}");
+    assert!(!shown.contains("MI50"), "{shown}");
     // A task with a root of its own sees what the plugin mounts.
     agent.run(&job("second", "exec", "device \"gpu\" {}"));
     assert_eq!(given(&agent, "second")[0]["DeviceIDs"], json!(["c"]));

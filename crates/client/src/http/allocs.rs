@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::answer::{Query, find, json as answer, text};
-use crate::{error::RequestError, handle::ClientHandle, stats};
+use crate::{device_stats, error::RequestError, handle::ClientHandle, stats};
 
 pub(super) async fn stats(
     State(handle): State<ClientHandle>,
@@ -43,8 +43,20 @@ pub(super) async fn stats(
         }
     });
     let samples: Vec<_> = futures::future::join_all(asked).await.into_iter().flatten().collect();
-    let total = stats::usage_json(&stats::sum(samples.iter().map(|(_, s)| s)));
-    let tasks: Map<String, Value> = samples.iter().map(|(name, s)| (name.clone(), stats::task_json(s))).collect();
+    let mut total = stats::usage_json(&stats::sum(samples.iter().map(|(_, s)| s)));
+    let mut tasks: Map<String, Value> = samples.iter().map(|(name, s)| (name.clone(), stats::task_json(s))).collect();
+    let resources = &view.alloc.resources.tasks;
+    if resources.values().any(|task| !task.devices.is_empty()) {
+        let groups = device_stats::measured(&inner.drivers).await;
+        let mut all = Vec::new();
+        for (name, task) in &mut tasks {
+            let own = resources.get(&**name).map(|task| device_stats::of(&groups, &task.devices)).unwrap_or_default();
+            let own = device_stats::to_json(&own);
+            all.extend(own.clone());
+            task["ResourceUsage"]["DeviceStats"] = own.into();
+        }
+        total["DeviceStats"] = all.into();
+    }
     Ok(answer(&json!({ "ResourceUsage": total, "Tasks": tasks, "Timestamp": host::clock::now_ns() }), query.pretty()))
 }
 
@@ -140,7 +152,9 @@ pub(super) async fn pause() -> Response {
 pub(super) async fn host_stats(State(handle): State<ClientHandle>, query: Query) -> Result<Response, RequestError> {
     let at = handle.clone();
     let sampled = blocking::spawn(move || host::stats::host(&at.config().alloc_dir, at.inner.cpu.core_mhz())).await;
-    Ok(answer(&sampled.map_err(|e| RequestError::Failed(e.to_string()))?, query.pretty()))
+    let mut sampled = sampled.map_err(|e| RequestError::Failed(e.to_string()))?;
+    sampled["DeviceStats"] = device_stats::to_json(&device_stats::measured(&handle.inner.drivers).await).into();
+    Ok(answer(&sampled, query.pretty()))
 }
 
 pub(super) async fn metadata(State(handle): State<ClientHandle>, query: Query) -> Response {
