@@ -279,6 +279,11 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
+/// A number of MiB for people.
+pub(crate) fn mib(amount: i64) -> String {
+    size(u64::try_from(amount).unwrap_or(0) << 20)
+}
+
 /// A number of bytes as people write it: `10GB` (powers of ten) or
 /// `1.5 GiB` (powers of two); `None` = it is none.
 pub(crate) fn parse_size(text: &str) -> Option<u64> {

@@ -23,7 +23,9 @@ const INSTANCES_MAX: usize = 1024;
 const ATTRIBUTES_MAX: usize = 128;
 const NAME_MAX: usize = 256;
 
-/// A plugin that has not measured anything for so long does not do it at all, or hangs.
+/// A plugin may wait for this interval before it measures for the first time.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// One that has not measured anything for so long does not do it at all, or hangs.
 const MEASURES: Duration = Duration::from_secs(2);
 
 /// A device plugin. Cheap to clone; stays valid over restarts of its process.
@@ -47,7 +49,7 @@ impl Device {
     pub async fn stats(&self) -> Result<Vec<device::DeviceGroupStats>, CallError> {
         let session = self.plugin.session()?;
         let mut client = session.device_client();
-        let request = StatsRequest { collection_interval: Some(build::duration(MEASURES)) };
+        let request = StatsRequest { collection_interval: Some(build::duration(INTERVAL)) };
         let first = async {
             let mut samples = client.stats(request).await?.into_inner();
             Ok(tonic::Response::new(samples.message().await?))

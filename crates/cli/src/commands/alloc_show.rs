@@ -187,14 +187,13 @@ fn show_task(a: &AllocDetail, name: &str, state: &TaskState, used: Option<&Resou
     if let Some(given) = a.resources.tasks.get(name) {
         output::line(if given.remote { "Task Resources, at its provider:" } else { "Task Resources:" });
         let ticks = used.and_then(|used| used.cpu_stats.as_ref()).map(|cpu| format!("{:.0}/", cpu.total_ticks.floor()));
-        let memory = used.and_then(|used| used.memory_stats.as_ref());
-        let memory = memory.map(|memory| if memory.usage > 0 { memory.usage } else { memory.rss });
+        let memory = used.and_then(|used| used.memory_stats.as_ref()).map(stats::memory_in_use);
         let memory = memory.map(|bytes| format!("{}/", output::size(bytes)));
         let mut table = Table::new(["CPU", "Memory", "Disk", "Addresses"]);
         table.row([
             format!("{}{} MHz", ticks.unwrap_or_default(), given.cpu.cpu_shares),
-            format!("{}{}", memory.unwrap_or_default(), mib(given.memory.memory_mb)),
-            mib(a.resources.shared.disk_mb),
+            format!("{}{}", memory.unwrap_or_default(), output::mib(given.memory.memory_mb)),
+            output::mib(a.resources.shared.disk_mb),
             " ".to_owned(),
         ]);
         table.print();
@@ -248,11 +247,6 @@ fn show_events(state: &TaskState) {
         table.row([when::stamp(e.time), e.kind.clone(), e.display_message.clone()]);
     }
     table.print();
-}
-
-/// MiB for people.
-fn mib(amount: i64) -> String {
-    output::size(u64::try_from(amount).unwrap_or(0) << 20)
 }
 
 /// How the best nodes scored, a column for each part of the score.

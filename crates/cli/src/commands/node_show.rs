@@ -66,7 +66,7 @@ pub(crate) async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<Exit
     if let Some(host) = &host {
         let (ticks, memory) = used(conn, &allocs).await;
         let cpu = node.resources.cpu.cpu_shares;
-        let whole = mib(node.resources.memory.memory_mb);
+        let whole = output::mib(node.resources.memory.memory_mb);
         output::heading("Allocation Resource Utilization");
         let mut table = Table::new(["CPU", "Memory"]);
         table.row([format!("{:.0}/{cpu} MHz", ticks.floor()), format!("{}/{whole}", output::size(memory))]);
@@ -196,11 +196,6 @@ fn events(node: &Node, verbose: bool) -> Table {
     table
 }
 
-/// MiB for people.
-fn mib(amount: i64) -> String {
-    output::size(u64::try_from(amount).unwrap_or(0) << 20)
-}
-
 fn allocated(node: &Node, allocs: &[Allocation]) -> Table {
     let used = allocs
         .iter()
@@ -210,8 +205,8 @@ fn allocated(node: &Node, allocs: &[Allocation]) -> Table {
     let mut table = Table::new(["CPU", "Memory", "Disk"]);
     table.row([
         format!("{}/{} MHz", used.0, node.resources.cpu.cpu_shares),
-        format!("{}/{}", mib(used.1), mib(node.resources.memory.memory_mb)),
-        format!("{}/{}", mib(used.2), mib(node.resources.disk.disk_mb)),
+        format!("{}/{}", output::mib(used.1), output::mib(node.resources.memory.memory_mb)),
+        format!("{}/{}", output::mib(used.2), output::mib(node.resources.disk.disk_mb)),
     ]);
     table
 }
@@ -224,7 +219,7 @@ async fn used(conn: &Conn, allocs: &[Allocation]) -> (f64, u64) {
     let used = all.iter().flatten().filter_map(|stats| stats.resource_usage.as_ref());
     used.fold((0.0, 0), |(ticks, bytes), used| {
         let cpu = used.cpu_stats.as_ref().map_or(0.0, |cpu| cpu.total_ticks);
-        let memory = used.memory_stats.as_ref().map_or(0, |m| if m.usage > 0 { m.usage } else { m.rss });
+        let memory = used.memory_stats.as_ref().map_or(0, stats::memory_in_use);
         (ticks + cpu, bytes + memory)
     })
 }

@@ -17,6 +17,11 @@ pub(crate) fn print_host(stats: &HostStats) {
     }
 }
 
+/// The memory that a task uses, in bytes: some drivers measure only what is resident.
+pub(crate) fn memory_in_use(memory: &MemoryStats) -> u64 {
+    if memory.usage > 0 { memory.usage } else { memory.rss }
+}
+
 /// What a task uses.
 pub(crate) fn of_task(usage: &ResourceUsage) -> Vec<(&'static str, Table)> {
     let memory = usage

@@ -1,5 +1,6 @@
 // Writes golden.json: the moments that the cron library of Nomad finds for each line of cases.txt.
-// Usage: go run . cases.txt golden.json, in a directory that holds this file and go.mod.template as go.mod, after go mod tidy.
+// Usage: go run . cases.txt golden.json, in a directory that holds this file and go.mod.template as go.mod, after
+// go mod tidy.
 package main
 
 import (
