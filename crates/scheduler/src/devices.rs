@@ -3,7 +3,12 @@
 //! A request is met by one group of alike devices. The request with the fewest groups to choose from chooses first: a
 //! task that takes any GPU does not take the one model that its neighbour needs.
 
-use std::{borrow::Cow, cmp::Ordering, collections::HashSet, sync::Arc};
+use std::{
+    borrow::Cow,
+    cmp::{Ordering, Reverse},
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+};
 
 use model::{
     AllocatedDevices, DeviceAttribute, NodeDevices, RequestedDevice, alloc::Allocation, job::TaskGroup, node::Node,
@@ -271,41 +276,32 @@ impl DeviceAsks {
         self.weights > 0.0
     }
 
-    /// Free devices of the node for every local task; `None` = it does not have them. What runs elsewhere gets none.
-    pub(crate) fn assign(&self, node: &Node, taken: &Taken) -> Option<Assigned> {
-        if self.asks.is_empty() {
-            return Some(Assigned::default());
-        }
+    /// The requests of local tasks with the groups that could meet each, those with the fewest groups first. What runs
+    /// elsewhere gets none.
+    fn ordered(&self, node: &Node) -> Vec<(&DeviceAsk, Vec<usize>)> {
         let remote = |ask: &DeviceAsk| node.drivers.get(&ask.driver).is_some_and(|driver| driver.remote.is_some());
-        let mut left: Vec<Vec<&str>> = node
-            .resources
-            .devices
-            .iter()
-            .map(|group| {
-                let id = group.id();
-                let free = group.instances.iter().filter(|i| i.healthy);
-                free.filter(|i| !taken.contains(&(id.clone(), i.id.clone()))).map(|i| i.id.as_str()).collect()
-            })
-            .collect();
-        let mut asks: Vec<(&DeviceAsk, Vec<usize>)> = Vec::new();
-        for ask in self.asks.iter().filter(|ask| !remote(ask)) {
-            let groups = node.resources.devices.iter().enumerate().filter(|(_, group)| ask.matches(group));
-            asks.push((ask, groups.map(|(at, _)| at).collect()));
-        }
+        let of_node = &node.resources.devices;
+        let groups = |ask: &DeviceAsk| {
+            let matching = of_node.iter().enumerate().filter(|(_, group)| ask.matches(group));
+            matching.map(|(at, _)| at).collect()
+        };
+        let local = self.asks.iter().filter(|ask| !remote(ask));
+        let mut asks: Vec<(&DeviceAsk, Vec<usize>)> = local.map(|ask| (ask, groups(ask))).collect();
         asks.sort_by_key(|(_, groups)| groups.len());
+        asks
+    }
+
+    /// Free devices of the node for every local task; `None` = it does not have them.
+    pub(crate) fn assign(&self, node: &Node, taken: &Taken) -> Option<Assigned> {
         let mut assigned = Assigned::default();
-        for (ask, groups) in asks {
-            let of = |at: &usize| node.resources.devices.get(*at);
-            let enough =
-                groups.iter().filter(|at| ask.count > 0 && left.get(**at).is_some_and(|l| l.len() >= ask.count));
-            // Of equals the first, so that equal nodes give equal answers.
-            let best = enough
-                .filter_map(|at| Some((*at, ask.liking(of(at)?))))
-                .reduce(|best, next| if next.1 > best.1 { next } else { best });
-            let (at, liking) = best?;
-            let (group, free) = (of(&at)?, left.get_mut(at)?);
-            let device_ids = free.drain(..ask.count).map(str::to_owned).collect();
-            let NodeDevices { vendor, kind, name, .. } = group.clone();
+        if self.asks.is_empty() {
+            return Some(assigned);
+        }
+        let mut left = Left::new(node, taken);
+        for (ask, groups) in self.ordered(node) {
+            let (at, liking) = left.best(ask, &groups)?;
+            let NodeDevices { vendor, kind, name, .. } = left.of.get(at)?.clone();
+            let device_ids = left.give(at, ask.count).into_iter().map(str::to_owned).collect();
             assigned.given.push((ask.task.clone(), AllocatedDevices { vendor, kind, name, device_ids }));
             assigned.score += liking;
         }
@@ -314,6 +310,118 @@ impl DeviceAsks {
         }
         Some(assigned)
     }
+
+    /// Which holders leave so that every local task gets its devices: places in `holders`, none where nobody has to.
+    /// `None` = not even all of them hold enough.
+    ///
+    /// As in Nomad, each request takes from one group, the lowest priorities first, and of several groups the one where
+    /// the sum of the distinct priorities that leave is lowest. Whoever is not needed stays.
+    pub(crate) fn displaced(&self, node: &Node, taken: &Taken, holders: &[Holder]) -> Option<Vec<usize>> {
+        let (mut left, mut gone) = (Left::new(node, taken), Vec::new());
+        for (ask, groups) in self.ordered(node) {
+            let at = match left.best(ask, &groups) {
+                Some((at, _)) => at,
+                None => {
+                    let could =
+                        groups.iter().filter_map(|at| Some((*at, left.leaving(*at, ask.count, holders, &gone)?)));
+                    let sum = |(_, leaving): &(usize, Vec<usize>)| {
+                        leaving.iter().map(|i| holders[*i].priority).collect::<BTreeSet<_>>().iter().sum::<i32>()
+                    };
+                    let (at, leaving) = could.min_by_key(sum)?;
+                    leaving.iter().for_each(|i| left.release(&holders[*i]));
+                    gone.extend(leaving);
+                    at
+                }
+            };
+            left.give(at, ask.count);
+        }
+        Some(gone)
+    }
+}
+
+/// An allocation that could leave its devices to others.
+pub(crate) struct Holder {
+    /// Of its job.
+    pub(crate) priority: i32,
+    /// The group's id and the device's, of each.
+    pub(crate) devices: Vec<(String, String)>,
+}
+
+/// The healthy devices of a node that are free, by group.
+struct Left<'n> {
+    of: &'n [NodeDevices],
+    ids: Vec<String>,
+    free: Vec<Vec<&'n str>>,
+}
+
+impl<'n> Left<'n> {
+    fn new(node: &'n Node, taken: &Taken) -> Self {
+        let of = node.resources.devices.as_slice();
+        let free_of = |group: &'n NodeDevices| {
+            let id = group.id();
+            let free = healthy(group).filter(|device| !taken.contains(&(id.clone(), (*device).to_owned())));
+            free.collect()
+        };
+        Self { of, ids: of.iter().map(NodeDevices::id).collect(), free: of.iter().map(free_of).collect() }
+    }
+
+    /// The group that has enough and is liked best. Of equals the first, so that equal nodes give equal answers.
+    fn best(&self, ask: &DeviceAsk, groups: &[usize]) -> Option<(usize, f64)> {
+        let enough = groups.iter().filter(|at| ask.count > 0 && self.free[**at].len() >= ask.count);
+        enough.map(|at| (*at, ask.liking(&self.of[*at]))).reduce(|best, next| if next.1 > best.1 { next } else { best })
+    }
+
+    fn give(&mut self, at: usize, count: usize) -> Vec<&'n str> {
+        self.free[at].drain(..count).collect()
+    }
+
+    /// The healthy devices that somebody holds in a group.
+    fn held(&self, at: usize, holder: &Holder) -> impl Iterator<Item = &'n str> {
+        healthy(&self.of[at])
+            .filter(move |device| holder.devices.iter().any(|(group, id)| *group == self.ids[at] && id == device))
+    }
+
+    fn release(&mut self, holder: &Holder) {
+        for at in 0..self.of.len() {
+            let freed: Vec<_> = self.held(at, holder).collect();
+            self.free[at].extend(freed);
+        }
+    }
+
+    /// Who leaves so that a group has enough.
+    fn leaving(&self, at: usize, count: usize, holders: &[Holder], gone: &[usize]) -> Option<Vec<usize>> {
+        if count == 0 {
+            return None;
+        }
+        let each = holders.iter().enumerate().filter(|(i, _)| !gone.contains(i));
+        let mut candidates: Vec<(i32, usize, usize)> =
+            each.map(|(i, h)| (h.priority, self.held(at, h).count(), i)).filter(|(_, n, _)| *n > 0).collect();
+        candidates.sort_by_key(|(priority, n, i)| (*priority, Reverse(*n), *i));
+        let mut have = self.free[at].len();
+        let mut leaving = Vec::new();
+        for candidate in candidates {
+            if have >= count {
+                break;
+            }
+            have += candidate.1;
+            leaving.push(candidate);
+        }
+        if have < count {
+            return None;
+        }
+        // Whoever is not needed stays, those of the highest priority before others.
+        leaving.sort_by_key(|(priority, n, i)| (Reverse(*priority), *n, *i));
+        leaving.retain(|(_, n, _)| {
+            let needed = have - n < count;
+            have -= if needed { 0 } else { *n };
+            needed
+        });
+        Some(leaving.into_iter().map(|(.., i)| i).collect())
+    }
+}
+
+fn healthy(group: &NodeDevices) -> impl Iterator<Item = &str> {
+    group.instances.iter().filter(|i| i.healthy).map(|i| i.id.as_str())
 }
 
 #[cfg(test)]
@@ -322,6 +430,7 @@ mod tests {
         Map, NodeDevice,
         constraint::{Affinity, Constraint},
     };
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -377,6 +486,81 @@ mod tests {
         ] {
             let expected = expected.map(|ids| ids.into_iter().map(str::to_owned).collect());
             assert_eq!(given(&asks(vec![ask(name, count)]), &[]), expected, "{count} of {name}");
+        }
+    }
+
+    fn holder(priority: i32, devices: &[(&str, &str)]) -> Holder {
+        Holder { priority, devices: devices.iter().map(|(g, id)| ((*g).to_owned(), (*id).to_owned())).collect() }
+    }
+
+    fn displaced(asks: &DeviceAsks, node: &Node, holders: &[Holder]) -> Option<Vec<usize>> {
+        let taken = holders.iter().flat_map(|h| h.devices.iter().cloned()).collect();
+        asks.displaced(node, &taken, holders)
+    }
+
+    const T4: &str = "nvidia/gpu/T4";
+    const MI: &str = "amd/gpu/MI/50";
+
+    #[test]
+    fn the_lowest_priorities_leave_their_devices() {
+        let held = [holder(30, &[(T4, "a")]), holder(20, &[(T4, "b")]), holder(25, &[(MI, "c")])];
+        let of = |name, count| displaced(&asks(vec![ask(name, count)]), &node(), &held);
+        assert_eq!(of("nvidia/gpu", 1), Some(vec![1]));
+        assert_eq!(of("amd/gpu", 1), Some(vec![2]));
+        assert_eq!(of("gpu", 1), Some(vec![1]), "of several groups the one with the lower sum");
+        assert_eq!(of("gpu", 2), Some(vec![0, 1]));
+        assert_eq!(of("gpu", 3), None, "one group has to have them all");
+        assert_eq!(displaced(&asks(vec![ask("gpu", 1)]), &node(), &held[..1]), Some(vec![]), "b is free");
+        let two = asks(vec![ask("gpu", 1), ask("nvidia/gpu", 2)]);
+        assert_eq!(displaced(&two, &node(), &held), Some(vec![0, 1, 2]));
+    }
+
+    #[test]
+    fn whoever_need_not_leave_keeps_its_devices() {
+        let mut node = node();
+        node.resources.devices[0] = group("nvidia", "T4", &["a", "b", "d", "e"], "16 GiB");
+        let held = [holder(10, &[(T4, "a")]), holder(20, &[(T4, "b"), (T4, "d"), (T4, "e")])];
+        let of = |count| displaced(&asks(vec![ask("nvidia/gpu", count)]), &node, &held);
+        assert_eq!((of(1), of(4)), (Some(vec![0]), Some(vec![1, 0])));
+        // The lowest is not enough, and is not needed beside the one that is.
+        assert_eq!((of(2), of(3)), (Some(vec![1]), Some(vec![1])));
+        // What is broken is of no use.
+        node.resources.devices[0].instances[0].healthy = false;
+        let of = |count| displaced(&asks(vec![ask("nvidia/gpu", count)]), &node, &held);
+        assert_eq!((of(1), of(4)), (Some(vec![1]), None));
+    }
+
+    proptest! {
+        /// Whoever leaves makes room for all requests, of one group each.
+        #[test]
+        fn what_is_left_is_enough(
+            of in prop::collection::vec((1..50_i32, 0..3_usize), 0..8),
+            ask_of in (0..5_u64, 1..3_u64),
+        ) {
+            let ids: Vec<String> = (0..of.iter().map(|(_, n)| n).sum::<usize>()).map(|n| n.to_string()).collect();
+            let all: Vec<&str> = ids.iter().map(String::as_str).collect();
+            let mut node = node();
+            node.resources.devices[0] = group("nvidia", "T4", &all, "16 GiB");
+            let mut next = all.iter();
+            let holders: Vec<_> = of
+                .iter()
+                .map(|(p, n)| holder(*p, &next.by_ref().take(*n).map(|id| (T4, *id)).collect::<Vec<_>>()))
+                .collect();
+            let asks = asks(vec![ask("nvidia/gpu", ask_of.0), ask("gpu", ask_of.1)]);
+            let taken = |without: &[usize]| -> Taken {
+                let stay = holders.iter().enumerate().filter(|(i, _)| !without.contains(i));
+                stay.flat_map(|(_, h)| h.devices.iter().cloned()).collect()
+            };
+            match asks.displaced(&node, &taken(&[]), &holders) {
+                None => {
+                    let every: Vec<usize> = (0..holders.len()).collect();
+                    prop_assert!(asks.assign(&node, &taken(&every)).is_none());
+                }
+                Some(gone) => {
+                    prop_assert!(asks.assign(&node, &taken(&gone)).is_some());
+                    prop_assert_eq!(gone.is_empty(), asks.assign(&node, &taken(&[])).is_some());
+                }
+            }
         }
     }
 

@@ -45,6 +45,12 @@ pub(super) enum Known {
 pub(super) struct Rooms {
     /// By candidate; empty until the first is asked for.
     pub(super) known: Vec<Known>,
+    /// Candidates in the order of their ties; empty until the first is looked at.
+    pub(super) order: Vec<usize>,
+    /// How many of them have been.
+    pub(super) looked_at: usize,
+    /// Those where room could be made.
+    pub(super) found: Vec<usize>,
     pub(super) account: Option<(Arc<AllocMetric>, usize)>,
     pub(super) placed: usize,
 }

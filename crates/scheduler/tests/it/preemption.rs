@@ -7,6 +7,7 @@ use model::{
     ids::JobId,
     network::{Network, Port},
     policy::Migrate,
+    resources::RequestedDevice,
     scheduler_config::PreemptionConfig,
 };
 use proptest::prelude::*;
@@ -112,6 +113,28 @@ fn whoever_holds_a_port_goes_unless_it_may_not() {
         let d = w.submit_as(&with_port(job("high", 70, 1, 100)));
         assert_eq!((evicted(&w, "holder"), evicted(&w, "other")), (goes, 0), "priority {priority}");
         assert_eq!(d.failed_groups.len(), 1 - goes);
+    }
+}
+
+#[test]
+fn whoever_holds_a_device_goes_unless_it_may_not() {
+    let with_device = |mut job: Job, name: &str| {
+        let asked = RequestedDevice { name: name.into(), count: Some(1), ..RequestedDevice::default() };
+        job.task_groups[0].tasks[0].resources.devices = vec![asked];
+        job
+    };
+    for (priority, goes) in [(20, 1), (65, 0)] {
+        let mut w = world("n1 cpu=4000 mem=8000 devices=nvidia/gpu/T4:a devices=amd/gpu/MI50:b");
+        w.submit_as(&with_device(job("holder", priority, 1, 100), "nvidia/gpu"));
+        w.submit_as(&with_device(job("neighbour", 10, 1, 100), "amd/gpu"));
+        w.submit_as(&job("other", 10, 1, 100));
+        let d = w.submit_as(&with_device(job("high", 70, 1, 100), "nvidia/gpu"));
+        let gone = ["holder", "neighbour", "other"].map(|id| evicted(&w, id));
+        assert_eq!((gone, d.failed_groups.len()), ([goes, 0, 0], 1 - goes), "priority {priority}");
+        for new in of(&w, "high") {
+            assert_eq!(new.resources.tasks["t"].devices[0].device_ids, ["a"]);
+            assert_eq!(new.preempted(), [of(&w, "holder")[0].id]);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Placements that displace others: where no node has room, a job of higher priority gets that of lower ones.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{cmp::Reverse, collections::BTreeSet, sync::Arc};
 
 use model::{
     Map,
@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     cores,
+    devices::{self, Holder},
     network::NetworkGrant,
     overlay::Overlay,
     preempt::{self, Candidate, GAP},
@@ -24,6 +25,10 @@ use crate::{
     reconcile::Request,
     remote,
 };
+
+/// With how many nodes where room could be made a placement is content. Which ones is chance; on each of them the
+/// lowest priorities leave first. To know it of a node costs a look at all that runs there.
+const COMPARED: usize = 100;
 
 /// Whether an allocation has a port of its node.
 fn holds(alloc: &Allocation, ip: &str, port: u16) -> bool {
@@ -69,7 +74,7 @@ impl GroupPlacer<'_, '_> {
                 true => Ok(NetworkGrant::default()),
                 false => self.ports.grant(&capacity, self.overlay.ports(slot), self.ids),
             };
-            // Nothing is displaced for its devices, but those that leave leave theirs.
+            // Others of the plan may have got the devices meanwhile.
             let Some(grant) = grant.ok().filter(|_| self.assigned(slot).is_some()) else {
                 self.put_back(&made);
                 self.rooms.known[i] = Known::No;
@@ -113,22 +118,73 @@ impl GroupPlacer<'_, '_> {
         }
     }
 
-    /// The best node where room can be made.
+    /// The best node where room can be made. A job without wishes about its nodes compares [`COMPARED`] of them.
     fn best_made(
         &mut self,
         r: &Request,
         among: Option<&BTreeSet<NodeId>>,
         needs: &[remote::Need],
     ) -> Option<(usize, Made)> {
-        let all: Vec<usize> = match among {
+        let affinities = self.rules.has_affinities() || self.rules.devices.has_affinities();
+        let wishes = affinities || !self.buckets.plain() || !r.penalty.is_empty();
+        let best = match among {
             // Few of many, as a rule.
-            Some(among) => among.iter().filter_map(|id| self.ranking.find(self.overlay.fleet.slot(*id)?)).collect(),
-            None => (0..self.ranking.candidates.len()).collect(),
+            Some(among) => {
+                let slots = among.iter().filter_map(|id| self.overlay.fleet.slot(*id));
+                let all: Vec<usize> = slots.filter_map(|slot| self.ranking.find(slot)).collect();
+                self.best_of(all, r, needs)
+            }
+            None if wishes || !needs.is_empty() => self.best_of(0..self.ranking.candidates.len(), r, needs),
+            None => {
+                self.look_for_room();
+                self.best_of(self.rooms.found.clone(), r, needs)
+            }
         };
+        match &self.rooms.known[best?] {
+            Known::Yes(made) => best.map(|i| (i, Made::clone(made))),
+            Known::Nothing | Known::No => None,
+        }
+    }
+
+    /// Looks at more nodes, in the order of their ties, until there is room on enough of them.
+    fn look_for_room(&mut self) {
+        if self.rooms.order.is_empty() {
+            let mut order: Vec<usize> = (0..self.ranking.candidates.len()).collect();
+            order.sort_unstable_by_key(|i| Reverse(self.ranking.candidates[*i].tie));
+            self.rooms.order = order;
+        }
+        let mut found = std::mem::take(&mut self.rooms.found);
+        found.retain(|i| self.made(*i).is_some());
+        while found.len() < COMPARED
+            && let Some(next) = self.rooms.order.get(self.rooms.looked_at).copied()
+        {
+            self.rooms.looked_at += 1;
+            if self.made(next).is_some() {
+                found.push(next);
+            }
+        }
+        self.rooms.found = found;
+    }
+
+    /// What is known of a candidate, or found out.
+    fn made(&mut self, i: usize) -> Option<&Made> {
+        if self.ranking.candidates[i].standing != Standing::Exhausted {
+            return None;
+        }
+        if matches!(self.rooms.known[i], Known::Nothing) {
+            self.rooms.known[i] = self.make(i).map_or(Known::No, |made| Known::Yes(Box::new(made)));
+        }
+        match &self.rooms.known[i] {
+            Known::Yes(made) => Some(made),
+            Known::Nothing | Known::No => None,
+        }
+    }
+
+    fn best_of(&mut self, of: impl IntoIterator<Item = usize>, r: &Request, needs: &[remote::Need]) -> Option<usize> {
         let mut best: Option<(f64, u64, usize)> = None;
-        for i in all {
+        for i in of {
             let c = &self.ranking.candidates[i];
-            if c.standing != Standing::Exhausted || self.buckets.is_full(c.bucket) {
+            if self.buckets.is_full(c.bucket) {
                 continue;
             }
             let (tie, boost, node) = (c.tie, self.buckets.boost(c.bucket), self.node(c.slot));
@@ -136,21 +192,14 @@ impl GroupPlacer<'_, '_> {
                 continue;
             }
             let penalised = r.penalty.contains(&node.id);
-            if matches!(self.rooms.known[i], Known::Nothing) {
-                self.rooms.known[i] = self.make(i).map_or(Known::No, |made| Known::Yes(Box::new(made)));
-            }
-            let Known::Yes(made) = &self.rooms.known[i] else { continue };
+            let Some(made) = self.made(i) else { continue };
             let (sum, parts) = if penalised { (made.sum - 1.0, made.parts + 1) } else { (made.sum, made.parts) };
             let score = mean(sum, parts, boost);
             if best.is_none_or(|(s, t, _)| score.total_cmp(&s).then(tie.cmp(&t)).is_gt()) {
                 best = Some((score, tie, i));
             }
         }
-        let (_, _, i) = best?;
-        match &self.rooms.known[i] {
-            Known::Yes(made) => Some((i, Made::clone(made))),
-            Known::Nothing | Known::No => None,
-        }
+        best.map(|(.., i)| i)
     }
 
     /// Who would have to leave a candidate.
@@ -179,7 +228,12 @@ impl GroupPlacer<'_, '_> {
                 displaced: self.displaced.of_groups.get(&group_of(a)).copied().unwrap_or(0),
             })
             .collect();
-        let must = self.holders(slot, &live, &may_go)?;
+        let mut must = self.holders(slot, &live, &may_go)?;
+        for holder in self.device_holders(slot, &may_go)? {
+            if !must.contains(&holder) {
+                must.push(holder);
+            }
+        }
         let free = free(self.overlay, slot);
         let chosen = preempt::choose(&candidates, &must, asked, free)?;
         let score = preempt::score(chosen.iter().map(|i| candidates[*i].priority));
@@ -217,6 +271,19 @@ impl GroupPlacer<'_, '_> {
             }
         }
         Some(must)
+    }
+
+    /// The places in `may_go` of those whose devices are asked for. None = not all that is asked for can be had.
+    fn device_holders(&self, slot: u32, may_go: &[&Arc<Allocation>]) -> Option<Vec<usize>> {
+        if self.rules.devices.is_empty() {
+            return Some(Vec::new());
+        }
+        let holder = |a: &&Arc<Allocation>| Holder {
+            priority: priority(a).unwrap_or(i32::MAX),
+            devices: devices::of(a).collect(),
+        };
+        let holders: Vec<Holder> = may_go.iter().map(holder).collect();
+        self.rules.devices.displaced(self.node(slot), &self.overlay.devices(slot), &holders)
     }
 
     /// The account of a placement that displaces. Later ones share it.
