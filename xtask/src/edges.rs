@@ -155,6 +155,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "driver-sdk",
             "exec",
             "executor",
+            "filter",
             "hcl-lang",
             "heap",
             "host",

@@ -5,10 +5,7 @@ const ABSENT: &[(&[&str], &str)] = &[
     (&["alloc", "pause"], ENTERPRISE),
     (&["deployment", "unblock"], ENTERPRISE),
     (&["license"], "Drover needs no licence."),
-    (
-        &["monitor", "export"],
-        "An agent's older log is in its log_file or its journal. `drover monitor` follows the log from now on.",
-    ),
+    (&["monitor", "export"], OLDER_LOG),
     (&["operator", "autopilot", "get-config"], NO_AUTOPILOT),
     (&["operator", "autopilot", "set-config"], NO_AUTOPILOT),
     (&["operator", "client-state"], "A running node tells what it has: `drover node audit`."),
@@ -29,6 +26,7 @@ const ABSENT: &[(&[&str], &str)] = &[
         &["operator", "snapshot", "redact"],
         "`drover operator snapshot state` prints the state in a snapshot without keys and secrets.",
     ),
+    (&["operator", "utilization"], ENTERPRISE),
     (
         &["plugin"],
         "There are no CSI plugins yet. `drover node status NODE` shows drivers, `drover driver check` examines one.",
@@ -56,6 +54,94 @@ const NO_AUTOPILOT: &str = "There is nothing to configure: etcd decides which se
 const NO_RAFT: &str = "There is no Raft between servers: etcd decides which one leads. `drover operator autopilot \
     health` shows its members.";
 
+/// Flags of commands that are there, and what is said about them.
+const FLAGS: &[(&[&str], &[&str], &str)] = &[
+    (&["check"], &["min-peers", "min-servers"], NO_CHECK),
+    (&["check"], OF_CONNECTIONS, NO_CHECK),
+    (&["job"], &["consul-namespace", "consul-token"], "There is no Consul integration."),
+    (&["job"], &["vault-namespace"], "Write `namespace` in the vault block of the tasks."),
+    (&["job"], &["vault-token"], "Tasks log in to Vault with their workload identity. Leave it out."),
+    (
+        &["node", "config"],
+        &["update-servers"],
+        "The agent's configuration names the servers: change client.servers, and restart the agent. Tasks keep running.",
+    ),
+    (&["operator", "debug"], &["log-file-export", "log-lookback"], OLDER_LOG),
+    (
+        &["operator", "debug"],
+        &[
+            "consul-ca-cert",
+            "consul-ca-path",
+            "consul-client-cert",
+            "consul-client-key",
+            "consul-http-addr",
+            "consul-token",
+            "consul-token-file",
+            "vault-address",
+            "vault-ca-cert",
+            "vault-ca-path",
+            "vault-client-cert",
+            "vault-client-key",
+            "vault-token",
+        ],
+        "Consul and Vault are not asked. Leave it out.",
+    ),
+    (
+        &["operator", "scheduler", "set-config"],
+        &["node-limit-for-feasibility-checks"],
+        "The scheduler scores every node that fits.",
+    ),
+    (
+        &["operator", "snapshot", "save"],
+        &["redact"],
+        "`drover operator snapshot state` prints the state in a snapshot without keys and secrets.",
+    ),
+    (
+        &["operator", "snapshot", "restore"],
+        OF_CONNECTIONS,
+        "No agent is asked: the servers are stopped, and -data-dir or -config says where their state is.",
+    ),
+    (&["volume", "delete"], &["secret"], "There are no CSI volumes, and the plugins of host volumes take no secrets."),
+];
+const NO_CHECK: &str = "Nomad has deprecated its check of an agent. `drover operator autopilot health` shows how the \
+    servers are, `drover agent-info` how this agent is.";
+const OLDER_LOG: &str =
+    "An agent's older log is in its log_file or its journal. `drover monitor` follows the log from now on.";
+
+/// The flags of the connection, which each command has that asks an agent.
+const OF_CONNECTIONS: &[&str] = &[
+    "address",
+    "ca-cert",
+    "ca-path",
+    "client-cert",
+    "client-key",
+    "force-color",
+    "no-color",
+    "region",
+    "tls-server-name",
+    "tls-skip-verify",
+    "token",
+];
+
+/// The commands of Nomad, each with its flags.
+#[cfg(test)]
+pub(crate) fn of_nomad() -> impl Iterator<Item = (Vec<&'static str>, Vec<&'static str>)> {
+    let lines = include_str!("stock_commands.txt").lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| line.split_once(':')).map(|(words, flags)| {
+        let flags = flags.split_whitespace().flat_map(|flag| match flag {
+            "connection" => OF_CONNECTIONS.to_vec(),
+            _ => vec![flag],
+        });
+        (words.split_whitespace().collect(), flags.collect())
+    })
+}
+
+/// What is said when somebody gives this flag of Nomad's, without its dashes.
+pub(crate) fn flag_reason(path: &[&str], flag: &str) -> Option<&'static str> {
+    let of = |(command, flags, _): &&(&[&str], &[&str], _)| path.starts_with(command) && flags.contains(&flag);
+    FLAGS.iter().find(of).map(|(.., why)| *why)
+}
+
 /// Each command, or the words that all below begin with, and what is said about it.
 #[cfg(test)]
 pub(crate) fn table() -> impl Iterator<Item = (&'static [&'static str], &'static str)> {
@@ -70,7 +156,7 @@ pub(crate) fn reason(path: &[&str], word: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ABSENT, reason};
+    use super::{ABSENT, flag_reason, of_nomad, reason};
 
     #[test]
     fn what_is_said_to_be_absent_is_absent_and_what_it_names_is_there() {
@@ -87,67 +173,33 @@ mod tests {
         }
     }
 
-    /// The commands of Nomad 2.0's community edition, by the words before the last.
-    const OF_NOMAD: &[(&str, &str)] = &[
-        ("", "agent agent-info check fmt login monitor status ui version"),
-        ("acl", "bootstrap"),
-        ("acl auth-method", "create delete info list update"),
-        ("acl binding-rule", "create delete info list update"),
-        ("acl policy", "apply delete info list self"),
-        ("acl role", "create delete info list update"),
-        ("acl token", "create delete info list self update"),
-        ("alloc", "checks exec fs logs restart signal status stop"),
-        ("config", "validate"),
-        ("deployment", "fail list pause promote resume status unblock"),
-        ("eval", "delete list status"),
-        (
-            "job",
-            "action allocs deployments dispatch eval history init inspect plan promote restart revert run scale \
-             scaling-events start status stop validate",
-        ),
-        ("job periodic", "force"),
-        ("job tag", "apply unset"),
-        ("monitor", "export"),
-        ("namespace", "apply delete inspect list status"),
-        ("node", "config drain eligibility status"),
-        ("node identity", "get renew"),
-        ("node intro", "create"),
-        ("node meta", "apply read"),
-        ("node pool", "apply delete info init jobs list nodes"),
-        ("operator", "api client-state debug metrics"),
-        ("operator autopilot", "get-config health set-config"),
-        ("operator gossip keyring", "generate install list remove use"),
-        ("operator raft", "info list-peers logs migrate-backend remove-peer state transfer-leadership"),
-        ("operator root keyring", "list remove rotate"),
-        ("operator scheduler", "get-config set-config"),
-        ("operator snapshot", "inspect redact restore save state"),
-        ("plugin", "status"),
-        ("scaling policy", "info list"),
-        ("server", "force-leave join members"),
-        ("service", "delete info list"),
-        ("setup", "consul vault"),
-        ("system", "gc"),
-        ("system reconcile", "summaries"),
-        ("tls ca", "create info"),
-        ("tls cert", "create info"),
-        ("var", "get init list lock purge put"),
-        ("volume", "create delete deregister detach init register status"),
-        ("volume claim", "delete list"),
-        ("volume snapshot", "create delete list"),
-    ];
-
     #[test]
     fn every_command_of_nomad_is_there_or_has_a_reason() {
         let tree = crate::command();
-        for (before, last) in OF_NOMAD {
-            let before: Vec<&str> = before.split_whitespace().collect();
-            for word in last.split_whitespace() {
-                let words = before.iter().copied().chain([word]);
-                let there = words.clone().try_fold(&tree, |at, word| at.find_subcommand(word)).is_some();
-                let known = there || reason(&before, word).is_some();
-                assert!(known, "drover {} is neither there nor absent by name", words.collect::<Vec<_>>().join(" "));
+        let neither = |words: &[&'static str]| {
+            let (last, before) = words.split_last()?;
+            let there = words.iter().try_fold(&tree, |at, word| at.find_subcommand(word)).is_some();
+            (!there && reason(before, last).is_none()).then(|| words.join(" "))
+        };
+        let wrong: Vec<String> = of_nomad().filter_map(|(words, _)| neither(&words)).collect();
+        assert!(wrong.is_empty(), "neither there nor absent by name: {wrong:#?}");
+    }
+
+    #[test]
+    fn every_flag_of_nomad_is_there_or_has_a_reason() {
+        let tree = crate::command();
+        let mut wrong = Vec::new();
+        for (words, flags) in of_nomad() {
+            let Some(command) = words.iter().try_fold(&tree, |at, word| at.find_subcommand(word)) else { continue };
+            for flag in flags {
+                match (crate::argv::named(command, flag).is_some(), flag_reason(&words, flag)) {
+                    (true, None) | (false, Some(_)) => {}
+                    (true, Some(_)) => wrong.push(format!("{} -{flag} is there", words.join(" "))),
+                    (false, None) => wrong.push(format!("{} -{flag} is neither there nor refused", words.join(" "))),
+                }
             }
         }
+        assert!(wrong.is_empty(), "{wrong:#?}");
     }
 
     #[test]

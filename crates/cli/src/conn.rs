@@ -50,9 +50,12 @@ pub(crate) struct ApiArgs {
     /// Accept any certificate: the agent may be anybody [env: DROVER_SKIP_VERIFY, NOMAD_SKIP_VERIFY]
     #[arg(long, global = true, help_heading = CONNECTION)]
     pub(crate) tls_skip_verify: bool,
-    /// Print without colours
+    /// Print without colours [env: DROVER_CLI_NO_COLOR, NOMAD_CLI_NO_COLOR, NO_COLOR]
     #[arg(long, global = true, help_heading = CONNECTION)]
     pub(crate) no_color: bool,
+    /// Print with colours, even if the output is no terminal [env: DROVER_CLI_FORCE_COLOR, NOMAD_CLI_FORCE_COLOR]
+    #[arg(long, global = true, help_heading = CONNECTION, conflicts_with = "no_color")]
+    pub(crate) force_color: bool,
 }
 
 impl ApiArgs {
@@ -61,8 +64,8 @@ impl ApiArgs {
     /// # Errors
     /// When the address cannot be understood.
     pub(crate) fn conn(&self) -> Result<Conn> {
-        if self.no_color {
-            output::plain();
+        if self.no_color || self.force_color {
+            output::set_colour(self.force_color);
         }
         Conn::open(self)
     }

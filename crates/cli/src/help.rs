@@ -73,13 +73,18 @@ pub(crate) fn answer(error: &clap::Error, tree: &Command, args: &[String]) -> Ex
                 return ExitCode::from(if path.is_empty() { NO_COMMAND } else { 1 });
             }
         }
-        // A word below a command that has none below it, as `monitor export`.
+        // A word below a command that has none below it, as `monitor export`, or a flag.
         ErrorKind::UnknownArgument => {
             if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) {
                 let (_, words) = argv::leaf(tree, args);
                 let path: Vec<&str> = args[1..words].iter().map(String::as_str).collect();
                 if absent::reason(&path, word).is_some() {
                     output::note(&no_command(tree, &path, word));
+                    return ExitCode::from(1);
+                }
+                let flag = word.trim_start_matches('-').split('=').next().unwrap_or_default();
+                if let Some(why) = absent::flag_reason(&path, flag) {
+                    output::note(&format!("`drover {}` has no flag -{flag}.\n{why}", path.join(" ")));
                     return ExitCode::from(1);
                 }
             }

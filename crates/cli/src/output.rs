@@ -3,7 +3,7 @@
 use std::{
     borrow::Cow,
     io::{IsTerminal, Write},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::OnceLock,
 };
 
 use anyhow::Result;
@@ -122,20 +122,27 @@ fn escaped(json: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// Somebody said `-no-color`.
-static PLAIN: AtomicBool = AtomicBool::new(false);
+/// What a flag of the command says about colours.
+static ASKED: OnceLock<bool> = OnceLock::new();
 
-/// No colours from now on.
-pub(crate) fn plain() {
-    PLAIN.store(true, Ordering::Relaxed);
+/// Colours from now on, or none, whatever the environment says.
+pub(crate) fn set_colour(wanted: bool) {
+    // The flags of a command are read once.
+    let _ = ASKED.set(wanted);
 }
 
-/// Whether standard output may carry colours: a terminal, and nobody said no (-no-color, NO_COLOR, TERM=dumb).
+/// Whether standard output may carry colours: as a flag or a variable says, else on a terminal that shows them.
 pub(crate) fn colour() -> bool {
-    !PLAIN.load(Ordering::Relaxed)
-        && std::io::stdout().is_terminal()
-        && std::env::var_os("NO_COLOR").is_none()
-        && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
+    let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let either = |name: &str| set(&format!("DROVER_CLI_{name}")) || set(&format!("NOMAD_CLI_{name}"));
+    if let Some(asked) = ASKED.get() {
+        return *asked;
+    }
+    if either("NO_COLOR") || std::env::var_os("NO_COLOR").is_some() {
+        return false;
+    }
+    either("FORCE_COLOR")
+        || std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb")
 }
 
 /// Bold on a terminal.

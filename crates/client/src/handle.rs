@@ -33,6 +33,7 @@ use crate::{
     allocs::{self, Allocs},
     error::RequestError,
     ledger::Ledger,
+    metrics,
     node::NodeCommand,
     session::SessionStatus,
     stats::TaskStatsCache,
@@ -213,10 +214,12 @@ impl ClientHandle {
         self.inner.ledger.audit(sweep).await
     }
 
-    /// Figures of the node for `/v1/metrics`.
-    #[must_use]
-    pub fn metrics(&self) -> Vec<Gauge> {
-        self.inner.ledger.metrics()
+    /// Figures of the node for `/v1/metrics`. What is measured of tasks takes up to two seconds when nobody has asked
+    /// for a while.
+    pub async fn metrics(&self) -> Vec<Gauge> {
+        let mut all = self.inner.ledger.metrics();
+        all.extend(metrics::of_node(self).await);
+        all
     }
 
     /// Says who answers the requests that tasks make through their Task API sockets, until the client stops.

@@ -30,6 +30,7 @@ pub mod http;
 mod inventory;
 mod ledger;
 mod lock;
+mod metrics;
 mod node;
 mod session;
 mod stats;

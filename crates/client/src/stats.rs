@@ -10,6 +10,8 @@ use driver_host::{Driver, proto::driver as wire};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use crate::{alloc::AllocView, handle::ClientHandle};
+
 /// A stream of samples ends this long after the last question.
 const KEEP: Duration = Duration::from_secs(10);
 /// How long the first sample may take.
@@ -73,6 +75,14 @@ impl TaskStatsCache {
         }
         self.lock().remove(&run);
     }
+}
+
+/// The newest sample of a local task that runs.
+pub(crate) async fn of_local(handle: &ClientHandle, view: &AllocView, task: &str) -> Option<wire::TaskStats> {
+    let inner = &handle.inner;
+    let run = view.runs.get(task)?;
+    let driver = inner.drivers.now(&view.job.group(&view.alloc.task_group)?.task(task)?.driver)?;
+    inner.task_stats.sample(&driver, run, inner.config.telemetry_interval).await
 }
 
 /// The API's form of a task's sample.

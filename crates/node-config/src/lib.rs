@@ -93,6 +93,10 @@ pub struct ClientConfig {
     pub gc: GcConfig,
     /// Time between two samples of resource usage.
     pub telemetry_interval: Duration,
+    /// Tell in the metrics what the machine does.
+    pub publish_node_metrics: bool,
+    /// Tell in the metrics what each task does.
+    pub publish_allocation_metrics: bool,
     /// Upper bound of a job's `kill_timeout`.
     pub max_kill_timeout: Duration,
     /// Range of dynamic ports, inclusive.
@@ -438,6 +442,8 @@ impl ClientConfig {
             vault: None,
             gc: GcConfig::default(),
             telemetry_interval: Duration::from_secs(1),
+            publish_node_metrics: false,
+            publish_allocation_metrics: false,
             max_kill_timeout: Duration::from_secs(30),
             dynamic_ports: (20_000, 32_000),
             remote_sessions: 0,

@@ -127,7 +127,7 @@ pub(crate) async fn metrics(ctx: Ctx) -> Result<Reply, HttpError> {
     let (mut gauges, counters) =
         (gauges(&ctx.server().snapshot(), &stats, &ctx.server().remote_sweeps()), counters(&stats));
     if let Some(metrics) = ctx.app.options.local.as_ref().and_then(|local| local.metrics.as_ref()) {
-        gauges.extend(metrics());
+        gauges.extend(metrics().await);
     }
     gauges.extend(metrics_of_tls(ctx.app.options.tls.as_ref()));
     gauges.extend(metrics_of_audit(ctx.app.options.audit.as_ref()));
@@ -162,7 +162,7 @@ fn gauges(state: &State, stats: &ServerStats, sweeps: &[RemoteSweep]) -> Vec<Gau
     add("nomad.nomad.broker.total_pending", count(stats.broker_pending), &[]);
     add("nomad.nomad.broker.total_waiting", count(stats.broker_waiting), &[]);
     for (kind, n) in &stats.broker_ready {
-        add("nomad.nomad.broker.ready", count(*n), &[("scheduler", kind)]);
+        add(&format!("nomad.nomad.broker.{kind}.ready"), count(*n), &[]);
     }
     add("nomad.nomad.blocked_evals.total_blocked", count(stats.blocked_evals), &[]);
     add("nomad.nomad.heartbeat.active", count(stats.sessions), &[]);

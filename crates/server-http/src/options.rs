@@ -144,7 +144,7 @@ pub type Contacts = Arc<dyn Fn() -> Contact + Send + Sync>;
 pub type NodeStats = Arc<dyn Fn() -> BTreeMap<String, String> + Send + Sync>;
 
 /// Asked at each request for a node's metrics.
-pub type NodeMetrics = Arc<dyn Fn() -> Vec<api::shapes::Gauge> + Send + Sync>;
+pub type NodeMetrics = Arc<dyn Fn() -> BoxFuture<'static, Vec<api::shapes::Gauge>> + Send + Sync>;
 
 /// Which lines of the log somebody wants, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -384,7 +384,10 @@ fn http_options(
             node_id: handle.node_id(),
             router: client::http::router(handle.clone()),
             stats: Some(Arc::new(move || handle.stats())),
-            metrics: Some(Arc::new(move || measured.metrics())),
+            metrics: Some(Arc::new(move || {
+                let measured = measured.clone();
+                Box::pin(async move { measured.metrics().await })
+            })),
         }
     });
     Ok(HttpOptions {

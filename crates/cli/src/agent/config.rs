@@ -529,6 +529,10 @@ pub(crate) struct Telemetry {
     pub(crate) prometheus_metrics: Option<bool>,
     /// Time between two samples of task statistics.
     pub(crate) collection_interval: Option<String>,
+    /// Metrics of the machine.
+    pub(crate) publish_node_metrics: Option<bool>,
+    /// Metrics of each task.
+    pub(crate) publish_allocation_metrics: Option<bool>,
 }
 
 /// Limits of the listeners.

@@ -184,9 +184,12 @@ pub(crate) fn router(node: Option<ClientHandle>, front: Front) -> Router {
     // An agent's metrics are its own: whoever collects them asks every agent.
     let metrics = move |Query(query): Query<HashMap<String, String>>| async move {
         let format = query.get("format").map(String::as_str).unwrap_or_default();
-        let of_node = measured.iter().flat_map(ClientHandle::metrics);
+        let of_node = match &measured {
+            Some(node) => node.metrics().await,
+            None => Vec::new(),
+        };
         let of_relay = relay.iter().map(|relay| server_http::metric_of_relay(relay.sessions()));
-        let gauges = of_node.chain(of_relay).chain(server_http::metrics_of_tls(tls.as_ref()));
+        let gauges = of_node.into_iter().chain(of_relay).chain(server_http::metrics_of_tls(tls.as_ref()));
         let gauges = gauges.chain(server_http::metrics_of_audit(counted.as_ref())).collect();
         match server_http::metrics_of_node(gauges, format, prometheus) {
             Ok((kind, body)) => ([(CONTENT_TYPE, kind)], body).into_response(),

@@ -398,9 +398,8 @@ pub(crate) const TABLE: &[Row] = &[
     row("telemetry", Block, Works),
     row("telemetry.prometheus_metrics", Bool, Works),
     row("telemetry.collection_interval", Span, Works),
-    row("telemetry.publish_allocation_metrics", Bool, Idle("metrics of single allocations are at \
-        /v1/client/allocation/ID/stats")),
-    row("telemetry.publish_node_metrics", Bool, Idle("metrics of single nodes are at /v1/client/stats")),
+    row("telemetry.publish_allocation_metrics", Bool, Works),
+    row("telemetry.publish_node_metrics", Bool, Works),
     row("telemetry.include_alloc_metadata_in_metrics", Bool, Idle(METRICS)),
     row("telemetry.allowed_metadata_keys_in_metrics", Texts, Idle(METRICS)),
     row("telemetry.in_memory_collection_interval", Span, Idle(METRICS)),

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use api::call;
 use model::AclBindingRule;
 
@@ -72,6 +72,9 @@ pub(crate) enum Command {
         format: Format,
         #[command(flatten)]
         said: Said,
+        /// The rule's method, which does not change
+        #[arg(long, value_name = "NAME")]
+        auth_method: Option<String>,
         /// Replace all but id and method by what the flags say
         #[arg(long)]
         no_merge: bool,
@@ -101,9 +104,12 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             acl_shared::list(&api.conn()?, call::acl_binding_rules(), &format, &columns, "No ACL binding rules found")
                 .await
         }
-        Command::Update { api, format, said, no_merge, id } => {
+        Command::Update { api, format, said, auth_method, no_merge, id } => {
             let conn = api.conn()?;
             let before = conn.ask(call::acl_binding_rule(&id)).await?;
+            if let Some(named) = auth_method.filter(|named| **named != *before.auth_method) {
+                bail!("rule {id} belongs to method {}; for {named:?} make another rule", before.auth_method);
+            }
             let kept = |rule: &AclBindingRule| AclBindingRule {
                 id: rule.id.clone(),
                 auth_method: rule.auth_method.clone(),

@@ -13,6 +13,7 @@ use super::{
     ApiArgs, Shape,
     alloc_show::Parts,
     resolve::{Intent, Operand, allocation},
+    ui::{Also, alloc_page},
 };
 use crate::{conn::Conn, output};
 
@@ -37,6 +38,9 @@ pub(crate) enum Command {
         /// Name of the task; default: all running tasks
         #[arg(long = "task", value_name = "TASK")]
         task_flag: Option<String>,
+        /// Print identifiers in full
+        #[arg(long)]
+        verbose: bool,
         /// An allocation id or its prefix, or the name of a job with one running allocation
         #[arg(value_name = "ALLOC|JOB")]
         id: String,
@@ -53,6 +57,9 @@ pub(crate) enum Command {
         /// Name of the task; default: all running tasks
         #[arg(long = "task", value_name = "TASK")]
         task_flag: Option<String>,
+        /// Print identifiers in full
+        #[arg(long)]
+        verbose: bool,
         /// An allocation id or its prefix, or the name of a job with one running allocation
         #[arg(value_name = "ALLOC|JOB")]
         id: String,
@@ -71,6 +78,8 @@ pub(crate) enum Command {
         /// Include resource usage
         #[arg(long)]
         stats: bool,
+        #[command(flatten)]
+        also: Also,
         /// An allocation id or its prefix, or a job name for the job's newest allocation; default: list all
         #[arg(value_name = "ALLOC|JOB")]
         id: Option<String>,
@@ -101,29 +110,32 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         Command::Exec(args) => super::alloc_exec::run(args).await,
         Command::Fs(args) => super::alloc_fs::run(args).await,
         Command::Logs(args) => super::alloc_logs::run(args).await,
-        Command::Restart { api, all_tasks, task_flag, id, task } => {
+        Command::Restart { api, all_tasks, task_flag, verbose, id, task } => {
             let conn = api.conn()?;
             let alloc = allocation(&conn, Operand::new(&id, Intent::Change)).await?;
             let task = task_flag.or(task);
-            restart(&conn, &alloc, task.as_deref(), all_tasks).await
+            let shape = Shape { verbose, ..Shape::default() };
+            restart(&conn, &alloc, task.as_deref(), all_tasks, &shape).await
         }
-        Command::Signal { api, signal, task_flag, id, task } => {
+        Command::Signal { api, signal, task_flag, verbose, id, task } => {
             let conn = api.conn()?;
             let alloc = allocation(&conn, Operand::new(&id, Intent::Change)).await?;
             let task = task_flag.or(task);
             let request = AllocSignalRequest { signal: signal.to_owned(), task: task.clone().unwrap_or_default() };
             conn.tell(call::alloc_signal(alloc.id, &request)).await?;
+            let shape = Shape { verbose, ..Shape::default() };
             output::line(&format!(
                 "Allocation {} ({}): {signal} sent to {}",
-                alloc.id.short(),
+                shape.id(alloc.id),
                 alloc.name,
                 tasks(task.as_deref(), false)
             ));
             Ok(ExitCode::SUCCESS)
         }
-        Command::Status { api, shape, short, stats, id: Some(id) } => {
+        Command::Status { api, shape, short, stats, also, id: Some(id) } => {
             let conn = api.conn()?;
             let alloc = allocation(&conn, Operand::new(&id, Intent::Read)).await?;
+            also.open(&conn, &alloc_page(&alloc.id.to_string()));
             super::alloc_show::show(&conn, &shape, &alloc.id.to_string(), Parts { short, stats }).await
         }
         Command::Status { api, shape, id: None, .. } => {
@@ -155,7 +167,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
 
 /// Restarts what lives on the node through the node, and has the servers replace the instances of remote tasks,
 /// whichever agent is asked.
-async fn restart(conn: &Conn, alloc: &Allocation, task: Option<&str>, all: bool) -> Result<ExitCode> {
+async fn restart(conn: &Conn, alloc: &Allocation, task: Option<&str>, all: bool, shape: &Shape) -> Result<ExitCode> {
     let detail = conn.ask(call::alloc(alloc.id)).await?;
     let wanted = |name: &str| task.is_none_or(|t| t == name);
     let (remote, local): (Vec<_>, Vec<_>) =
@@ -168,7 +180,7 @@ async fn restart(conn: &Conn, alloc: &Allocation, task: Option<&str>, all: bool)
         conn.tell(call::alloc_restart(alloc.id, &request)).await?;
         output::line(&format!(
             "Allocation {} ({}): restart of {} asked for",
-            alloc.id.short(),
+            shape.id(alloc.id),
             alloc.name,
             tasks(task, all)
         ));
@@ -184,7 +196,7 @@ async fn restart(conn: &Conn, alloc: &Allocation, task: Option<&str>, all: bool)
             .await?;
             output::line(&format!(
                 "Allocation {} ({}): restart of task {name} asked for",
-                alloc.id.short(),
+                shape.id(alloc.id),
                 alloc.name
             ));
         }

@@ -40,6 +40,9 @@ pub(crate) struct Args {
     /// Print only the end
     #[arg(long)]
     tail: bool,
+    /// Accepted for scripts: no identifiers are printed
+    #[arg(long, hide = true)]
+    verbose: bool,
     /// Number of lines to print from the end
     #[arg(short, value_name = "LINES", conflicts_with = "c")]
     n: Option<u64>,

@@ -45,6 +45,9 @@ pub(crate) struct Args {
     /// Name of the task
     #[arg(long = "task", value_name = "TASK")]
     task_flag: Option<String>,
+    /// Accepted for scripts: no identifiers are printed
+    #[arg(long, hide = true)]
+    verbose: bool,
     /// An allocation id or its prefix, or a job name for the job's newest running allocation
     #[arg(value_name = "ALLOC|JOB")]
     id: String,

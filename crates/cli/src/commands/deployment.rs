@@ -7,9 +7,12 @@ use api::{
     call,
     shapes::{DeploymentPauseRequest, DeploymentPromoteRequest, DeploymentUpdateResponse},
 };
-use model::{Deployment, DeploymentId};
+use model::{Deployment, DeploymentId, GoDuration};
 
-use super::{ApiArgs, Page, Shape, find_by_prefix, id_prefix, promotion};
+use super::{
+    ApiArgs, Page, Shape, find_by_prefix, id_prefix, promotion,
+    ui::{Also, deployments_page},
+};
 use crate::{
     conn::Conn,
     output::{self, Table, lower},
@@ -37,6 +40,11 @@ pub(crate) enum Command {
         /// Follow it to its end
         #[arg(long)]
         monitor: bool,
+        /// Accepted for scripts: -monitor waits for changes instead of asking again
+        #[arg(long, value_name = "DURATION", hide = true)]
+        wait: Option<GoDuration>,
+        #[command(flatten)]
+        also: Also,
         /// Deployment id or its prefix, or the name of its job; default: list all
         id: Option<String>,
     },
@@ -82,9 +90,10 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::List { api, shape, page } => list(&api.conn()?, &shape, &page).await,
         Command::Status { api, shape, id: None, .. } => list(&api.conn()?, &shape, &Page::default()).await,
-        Command::Status { api, shape, id: Some(id), monitor } => {
+        Command::Status { api, shape, id: Some(id), monitor, also, .. } => {
             let conn = api.conn()?;
             let found = find(&conn, &id).await?;
+            also.open(&conn, &deployments_page(&found));
             if monitor {
                 return super::monitor::follow_deployment(&conn, found.id, &shape).await;
             }

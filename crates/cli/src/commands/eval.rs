@@ -6,7 +6,10 @@ use anyhow::Result;
 use api::{call, shapes::EvalDeleteRequest};
 use model::{EvalStatus, Evaluation};
 
-use super::{ApiArgs, Page, Shape, confirm, find_by_prefix};
+use super::{
+    ApiArgs, Page, Shape, confirm, find_by_prefix,
+    ui::{Also, eval_page},
+};
 use crate::{
     conn::Conn,
     output::{self, Table, lower},
@@ -44,6 +47,8 @@ pub(crate) enum Command {
         /// Only evaluations in this status: pending, blocked, complete, failed or canceled
         #[arg(long)]
         status: Option<String>,
+        #[command(flatten)]
+        also: Also,
     },
     /// Show one evaluation, or follow it to its end
     Status {
@@ -54,6 +59,8 @@ pub(crate) enum Command {
         /// Follow it to its end
         #[arg(long)]
         monitor: bool,
+        #[command(flatten)]
+        also: Also,
         /// Evaluation id or its prefix; default: list all
         id: Option<String>,
     },
@@ -63,13 +70,16 @@ pub(crate) enum Command {
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Delete { api, filter, yes, ids } => delete(&api.conn()?, filter, &ids, yes).await,
-        Command::List { api, shape, page, job, status } => {
-            list(&api.conn()?, &shape, &page, job.as_deref(), status.as_deref()).await
+        Command::List { api, shape, page, job, status, also } => {
+            let conn = api.conn()?;
+            also.open(&conn, "evaluations");
+            list(&conn, &shape, &page, job.as_deref(), status.as_deref()).await
         }
         Command::Status { api, shape, id: None, .. } => list(&api.conn()?, &shape, &Page::default(), None, None).await,
-        Command::Status { api, shape, id: Some(id), monitor } => {
+        Command::Status { api, shape, id: Some(id), monitor, also } => {
             let conn = api.conn()?;
             let eval = find(&conn, &id).await?;
+            also.open(&conn, &eval_page(&eval.id.to_string()));
             if monitor {
                 return super::monitor::follow(&conn, eval.id, &shape).await;
             }

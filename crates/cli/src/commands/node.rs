@@ -9,7 +9,10 @@ use api::{
 };
 use model::Node;
 
-use super::{ApiArgs, Page, Shape, resolve};
+use super::{
+    ApiArgs, Page, Shape, resolve,
+    ui::{Also, node_page},
+};
 use crate::{
     conn::Conn,
     output::{self, Table, lower},
@@ -131,6 +134,8 @@ pub(crate) struct Status {
     /// Add a column with the operating system
     #[arg(long)]
     os: bool,
+    #[command(flatten)]
+    also: Also,
     /// Print only node ids
     #[arg(short, long, conflicts_with_all = ["json", "allocs", "os"])]
     quiet: bool,
@@ -240,6 +245,7 @@ async fn status(args: Status) -> Result<ExitCode> {
     let conn = args.api.conn()?;
     if args.id.is_some() || args.this {
         let node = resolve::node_or_own(&conn, args.id.as_deref(), args.this).await?;
+        args.also.open(&conn, &node_page(&node.id.to_string()));
         if args.if_lost {
             return if_lost(&conn, &node, &args).await;
         }
@@ -248,6 +254,7 @@ async fn status(args: Status) -> Result<ExitCode> {
         }
         return super::node_show::show(&conn, &node, &args).await;
     }
+    args.also.open(&conn, "clients");
     let nodes = call::nodes().with_some("os", args.os.then_some(true));
     if args.shape.format.wanted() {
         Page::rest(&args.page.show(&conn, &args.shape.format, nodes).await?);
@@ -329,6 +336,7 @@ impl Command {
     /// `node status ID`, for `drover status`.
     pub(crate) fn for_status(api: ApiArgs, shape: Shape, id: String) -> Self {
         Self::Status(Status {
+            also: Also::default(),
             api,
             shape,
             this: false,

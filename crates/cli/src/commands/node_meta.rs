@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use api::call;
 use serde_json::{Map, Value, json};
 
-use super::{ApiArgs, resolve};
+use super::{ApiArgs, Format, resolve};
 use crate::output;
 
 /// Arguments of `node config`.
@@ -26,9 +26,8 @@ pub(crate) enum Meta {
     Read {
         #[command(flatten)]
         api: ApiArgs,
-        /// Print it as JSON
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        format: Format,
         /// Node by name or id prefix; default: the node of this agent
         #[arg(long, value_name = "NODE")]
         node_id: Option<String>,
@@ -61,11 +60,11 @@ pub(crate) async fn config(args: Config) -> Result<ExitCode> {
 /// Runs a verb of `node meta`.
 pub(crate) async fn run(command: Meta) -> Result<ExitCode> {
     match command {
-        Meta::Read { api, json, node_id } => {
+        Meta::Read { api, format, node_id } => {
             let conn = api.conn()?;
             let call = call::node_meta().with_some("node_id", resolve::node_id(&conn, node_id.as_deref()).await?);
-            if json {
-                return conn.print(call).await;
+            if format.wanted() {
+                return conn.show(&format, call).await;
             }
             let meta = conn.ask(call).await?;
             for (i, (title, key)) in

@@ -39,6 +39,10 @@ pub(crate) struct Args {
     /// Least severe level of the logs: trace, debug, info, warn or error
     #[arg(long, value_name = "LEVEL", default_value = "debug")]
     log_level: String,
+    /// Log lines name the part of the program that wrote them; -log-include-location=false leaves it out
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true",
+        require_equals = true)]
+    log_include_location: bool,
     /// Nodes to look at, by name or id prefix, separated by commas, or `all`
     #[arg(long, value_name = "NODES", default_value = "all")]
     node_id: String,
@@ -285,7 +289,10 @@ async fn chosen_servers(conn: &Conn, asked: &str) -> Result<Vec<String>> {
 
 /// What is followed meanwhile, with the file for each.
 fn streams(args: &Args, nodes: &[Node], servers: &[String]) -> Vec<(String, Call<Raw>)> {
-    let log = |part: &str, id: &str| call::agent_monitor().with("log_level", &args.log_level).with(part, id);
+    let log = |part: &str, id: &str| {
+        let monitor = call::agent_monitor().with("log_level", &args.log_level);
+        monitor.with("log_include_location", args.log_include_location).with(part, id)
+    };
     let of_nodes = nodes.iter().map(|node| {
         let id = node.id.to_string();
         (format!("client/{id}/monitor.log"), log("node_id", &id))

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use api::{call, go_json::from_value, shapes::Members};
 use serde_json::Value;
 
-use super::{ApiArgs, Format};
+use super::{ApiArgs, Format, ui::Also};
 use crate::output::{self, Table};
 
 /// Verbs.
@@ -21,13 +21,16 @@ pub(crate) enum Command {
         /// Include the protocol version and all tags
         #[arg(long, alias = "verbose")]
         detailed: bool,
+        #[command(flatten)]
+        also: Also,
     },
 }
 
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
-    let Command::Members { api, format, detailed } = command;
+    let Command::Members { api, format, detailed, also } = command;
     let conn = api.conn()?;
+    also.open(&conn, "servers");
     let members: Value = conn.ask(call::agent_members().reading()).await?;
     if format.wanted() {
         format.print(&members)?;

@@ -8,7 +8,8 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use serde_json::json;
+use filter::Filter;
+use serde_json::{Value, json};
 use server::snapshot::{Snapshot, SnapshotError, SnapshotMeta, decode, restore_into_etcd, state_of};
 
 use super::ApiArgs;
@@ -37,6 +38,9 @@ pub(crate) enum Command {
     },
     /// Print the state in a snapshot as JSON, without keys and node secrets
     State {
+        /// Only objects that match this expression, such as `ClientStatus == "running"`
+        #[arg(long, value_name = "EXPRESSION")]
+        filter: Option<String>,
         /// The file
         file: PathBuf,
     },
@@ -68,10 +72,14 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             let bytes = read(&file)?;
             show(&decode(&bytes).with_context(|| file.display().to_string())?, bytes.len(), json)?;
         }
-        Command::State { file } => {
-            let state = decode(&read(&file)?)
+        Command::State { filter, file } => {
+            let filter = filter.as_deref().map(Filter::parse).transpose().context("-filter")?;
+            let mut state = decode(&read(&file)?)
                 .and_then(|snapshot| state_of(&snapshot))
                 .with_context(|| file.display().to_string())?;
+            if let Some(filter) = filter {
+                filtered(&mut state, &filter);
+            }
             output::line(&serde_json::to_string_pretty(&state)?);
         }
         Command::Restore { data_dir, config, file } => {
@@ -91,6 +99,15 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Keeps the objects that match. One without the fields that are asked for does not.
+fn filtered(state: &mut Value, filter: &Filter) {
+    for objects in state.as_object_mut().into_iter().flat_map(|tables| tables.values_mut()) {
+        if let Some(objects) = objects.as_array_mut() {
+            objects.retain(|object| filter.matches(object).unwrap_or(false));
+        }
+    }
 }
 
 /// Where a snapshot is restored to.

@@ -107,18 +107,33 @@ fn block(file: &str, at: &str, object: &Object, fields: Fields) -> Result<Value>
             let known: Vec<&str> = fields.iter().map(|(name, ..)| *name).collect();
             bail!("{file}: unknown field {:?}; known are {}", format!("{at}{key}"), known.join(", "));
         };
-        let value = value(file, &format!("{at}{key}"), &item.value, *kind)?;
+        let at = format!("{at}{key}");
         if let Kind::Blocks(_) = kind {
             if let Value::Array(all) = out.entry(*api).or_insert_with(|| Value::Array(Vec::new())) {
-                all.push(value);
+                for one in blocks(&item.value) {
+                    all.push(value(file, &at, one, *kind)?);
+                }
             }
             continue;
         }
+        let node = match (kind, blocks(&item.value)) {
+            (Kind::Block(_) | Kind::Map, [only]) => only,
+            _ => &item.value,
+        };
+        let value = value(file, &at, node, *kind)?;
         if out.insert((*api).to_owned(), value).is_some() {
-            bail!("{file}: {:?} is given twice; join both", format!("{at}{key}"));
+            bail!("{file}: {at:?} is given twice; join both");
         }
     }
     Ok(Value::Object(out))
+}
+
+/// The blocks of a name: in JSON a list holds several.
+fn blocks(node: &Node) -> &[Node] {
+    match &node.kind {
+        NodeKind::List(several) => several,
+        _ => std::slice::from_ref(node),
+    }
 }
 
 fn value(file: &str, at: &str, node: &Node, kind: Kind) -> Result<Value> {
@@ -177,6 +192,9 @@ mod tests {
         let read = of("name = \"dev\"\nmeta { a = 1 }\ncapabilities { enabled = [\"docker\"] }").expect("it is one");
         let wanted = serde_json::json!({"Name": "dev", "Meta": {"a": "1"}, "Capabilities": {"Enabled": ["docker"]}});
         assert_eq!(read, wanted);
+        // In JSON a block may stand in a list.
+        let json = r#"{"name": "dev", "meta": [{"a": "1"}], "capabilities": [{"enabled": ["docker"]}]}"#;
+        assert_eq!(of(json).expect("it is one"), wanted);
     }
 
     #[test]
@@ -185,6 +203,7 @@ mod tests {
             ("nam = \"x\"", "unknown field \"nam\"; known are name, meta, capabilities"),
             ("capabilities { on = [] }", "unknown field \"capabilities.on\""),
             ("name = 1", "\"name\" must be a string, it is a number"),
+            (r#"{"meta": [{}, {}]}"#, "\"meta\" must be a block, it is a list"),
             ("name = \"a\"\nname = \"b\"", "\"name\" is given twice"),
         ] {
             let said = of(text).expect_err(text).to_string();

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use api::{call, shapes::SearchRequest};
 
-use super::{ApiArgs, Shape, alloc_show::Parts};
+use super::{ApiArgs, Shape, alloc_show::Parts, ui::Also};
 use crate::conn::Conn;
 
 /// Arguments.
@@ -15,6 +15,8 @@ pub(crate) struct Args {
     api: ApiArgs,
     #[command(flatten)]
     shape: Shape,
+    #[command(flatten)]
+    also: Also,
     /// A job, node, allocation, evaluation, deployment or host volume; default: list the jobs
     id: Option<String>,
 }
@@ -61,9 +63,14 @@ pub(crate) async fn found(conn: &Conn, id: &str) -> Result<Found> {
 pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     let conn = args.api.conn()?;
     let Some(id) = &args.id else {
+        args.also.open(&conn, "jobs");
         return super::job::list(&conn, &args.shape).await;
     };
-    let Found { context, id } = found(&conn, id).await?;
+    let found = found(&conn, id).await?;
+    if args.also.wanted() {
+        args.also.open(&conn, &super::ui::page_of(&conn, &found).await?);
+    }
+    let Found { context, id } = found;
     match context.as_str() {
         "jobs" => super::job::show(&conn, &args.shape, &id, super::job::Parts::default()).await,
         "nodes" => super::node::run(super::node::Command::for_status(args.api.clone(), args.shape.clone(), id)).await,

@@ -115,7 +115,7 @@ pub(crate) struct CreateCert {
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// Region of the agent
-    #[arg(long, default_value = "global")]
+    #[arg(long, alias = "cluster-region", default_value = "global")]
     region: String,
     /// Make the certificate of a server
     #[arg(long)]

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::{
     ApiArgs, Page, spec_file,
+    ui::{Also, variable_page},
     var_show::{self, Form, Out},
     var_spec::{self, Given, Language},
 };
@@ -71,6 +72,8 @@ pub(crate) struct Put {
     /// Tell on standard error what is done
     #[arg(long)]
     verbose: bool,
+    #[command(flatten)]
+    also: Also,
     /// A path, then @FILE or `-` (standard input) that describes the variable, then items: KEY=VALUE, KEY=@FILE,
     /// KEY=-; KEY= takes an item away. The path or the description may be left out
     #[arg(required = true, value_name = "PATH|@FILE|-|KEY=VALUE")]
@@ -94,6 +97,8 @@ pub(crate) enum Command {
         item: Option<String>,
         #[command(flatten)]
         out: Out,
+        #[command(flatten)]
+        also: Also,
         /// Path of the variable
         path: String,
     },
@@ -109,6 +114,8 @@ pub(crate) enum Command {
         /// Template in Go's text/template syntax for -out go-template; its data is what -out json prints
         #[arg(long, value_name = "TEMPLATE")]
         template: Option<String>,
+        #[command(flatten)]
+        also: Also,
         /// Beginning of the paths
         prefix: Option<String>,
     },
@@ -146,21 +153,24 @@ pub(crate) enum Command {
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Put(args) => put(args).await,
-        Command::Get { api, item, out, path } => {
+        Command::Get { api, item, out, also, path } => {
             let form = out.form(Form::Table)?;
             let conn = one_namespace(&api)?;
             let variable = read(&conn, &path).await?;
+            also.open(&conn, &variable_page(&variable.path, variable.namespace.as_str()));
             match item {
                 Some(key) => print_item(&variable, &key)?,
                 None => out.print(form, &variable)?,
             }
             Ok(ExitCode::SUCCESS)
         }
-        Command::List { api, page, out, template, prefix } => {
+        Command::List { api, page, out, template, also, prefix } => {
             let default = if std::io::stdout().is_terminal() { ListForm::Table } else { ListForm::Json };
             let form = out.unwrap_or(default);
             var_show::fits(form == ListForm::GoTemplate, template.as_deref())?;
-            list(&api.conn()?, &page, form, template.as_deref(), prefix.as_deref()).await
+            let conn = api.conn()?;
+            also.open(&conn, "variables");
+            list(&conn, &page, form, template.as_deref(), prefix.as_deref()).await
         }
         Command::Purge { api, check_index, path } => {
             let (conn, path) = (one_namespace(&api)?, var_spec::clean(&path));
@@ -241,6 +251,7 @@ async fn put(args: Put) -> Result<ExitCode> {
     ));
     let call = call::variable_put(&variable.path, &variable).with_some("cas", cas);
     let written = conn.ask(call).await.map_err(|error| explained(error, &variable.path, cas, true))?;
+    args.also.open(&conn, &variable_page(&written.path, written.namespace.as_str()));
     for warning in written.items.iter().flatten().filter_map(|(key, _)| var_spec::needs_index(key)) {
         output::note(&format!("Warning: {warning}"));
     }

@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{conn::Conn, output};
 
-/// How often somebody else's lock is tried.
+/// How soon a renewal that the servers could not answer is tried again, at the latest.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// How much longer than the command's own time its guard may take to end it.
@@ -53,6 +53,12 @@ pub(crate) struct Args {
     /// How often a renewal that the servers could not answer is tried again; never for longer than the time to live
     #[arg(long, value_name = "NUMBER", default_value_t = 5)]
     max_retry: u32,
+    /// Wait so long before somebody else's lock is tried again
+    #[arg(long, value_name = "DURATION", default_value = "1s")]
+    backoff: GoDuration,
+    /// Fail instead of waiting when somebody else holds the lock
+    #[arg(long)]
+    early_return: bool,
     /// Run the command in a shell, $SHELL or /bin/sh
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true,
         default_missing_value = "true", action = clap::ArgAction::Set)]
@@ -101,10 +107,11 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
         let asked = now();
         match acquire(&conn, &variable).await? {
             Some(id) => break (id, asked),
+            None if args.early_return => bail!("somebody else holds the lock of {:?}", variable.path),
             None => verbose(&format!("somebody else holds the lock of {:?}; trying again", variable.path)),
         }
         tokio::select! {
-            () = tokio::time::sleep(AGAIN) => {}
+            () = tokio::time::sleep(args.backoff.to_std()) => {}
             _ = interrupt.recv() => bail!("interrupted; the lock was not acquired"),
             _ = terminate.recv() => bail!("terminated; the lock was not acquired"),
         }

@@ -78,6 +78,31 @@ parameters {
 }
 "#;
 
+/// The same as JSON.
+const EXAMPLE_JSON: &str = r#"{
+  "name": "data",
+  "type": "host",
+  "plugin_id": "mkdir",
+  "constraint": [
+    {
+      "attribute": "${attr.kernel.name}",
+      "value": "linux"
+    }
+  ],
+  "capability": [
+    {
+      "access_mode": "single-node-writer",
+      "attachment_mode": "file-system"
+    }
+  ],
+  "parameters": [
+    {
+      "mode": "0750"
+    }
+  ]
+}
+"#;
+
 /// Types of volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Type {
@@ -174,9 +199,11 @@ pub(crate) enum Command {
     Init {
         #[command(flatten)]
         of: OfType,
-        /// The new file
-        #[arg(default_value = "volume.hcl")]
-        file: String,
+        /// Write JSON instead of HCL
+        #[arg(long)]
+        json: bool,
+        /// The new file (default: `volume.hcl` or `volume.json`)
+        file: Option<String>,
     },
     /// Work with the claims of groups on volumes
     #[command(subcommand)]
@@ -244,9 +271,11 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             let list = call::volumes().with("type", "host").with_some("node_id", node);
             list_rows(&conn, &page, &shape, list.with_some("node_pool", node_pool.as_deref())).await
         }
-        Command::Init { of, file } => {
+        Command::Init { of, json, file } => {
             of.check()?;
-            spec_file::write_new(&file, EXAMPLE)?;
+            let (default, text) = if json { ("volume.json", EXAMPLE_JSON) } else { ("volume.hcl", EXAMPLE) };
+            let file = file.unwrap_or_else(|| default.to_owned());
+            spec_file::write_new(&file, text)?;
             output::line(&format!("Example volume specification written to {file}"));
             Ok(ExitCode::SUCCESS)
         }

@@ -53,6 +53,7 @@ mod secure_guide;
 mod servers;
 mod services;
 mod stock_config;
+mod stock_flags;
 mod store_copy;
 mod task_api;
 mod task_secrets;

@@ -27,8 +27,6 @@ pub(super) async fn stats(
         return Err(RequestError::unknown_task(wanted));
     }
     let inner = &handle.inner;
-    let interval = inner.config.telemetry_interval;
-    let group = view.job.group(&view.alloc.task_group);
     let asked = view.update.task_states.keys().filter(|t| wanted.is_empty() || ***t == *wanted).map(|task| {
         let (view, handle) = (view.clone(), handle.clone());
         async move {
@@ -36,10 +34,7 @@ pub(super) async fn stats(
                 let instance = handle.inner.remote.instance(slot_of(&view.alloc, task)).await?;
                 return Some((task.to_string(), handle.inner.remote.stats(&instance).await?));
             }
-            let run = view.runs.get(task)?;
-            let driver = handle.inner.drivers.now(&group?.task(task)?.driver)?;
-            let sample = handle.inner.task_stats.sample(&driver, run, interval).await?;
-            Some((task.to_string(), sample))
+            Some((task.to_string(), stats::of_local(&handle, &view, task).await?))
         }
     });
     let samples: Vec<_> = futures::future::join_all(asked).await.into_iter().flatten().collect();

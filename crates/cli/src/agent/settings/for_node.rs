@@ -158,6 +158,8 @@ pub(super) fn client_config(
         file.telemetry.collection_interval.as_deref(),
         config.telemetry_interval,
     );
+    config.publish_node_metrics = file.telemetry.publish_node_metrics.unwrap_or(dev);
+    config.publish_allocation_metrics = file.telemetry.publish_allocation_metrics.unwrap_or(dev);
     gc_config(r, c, dev, &mut config.gc);
     config.disable_remote_exec = c.disable_remote_exec.unwrap_or(false);
     config.default_ineligible = c.default_ineligible.unwrap_or(false);

@@ -18,6 +18,7 @@ use crate::{
     commands::{
         ApiArgs, Shape,
         monitor::{Follower, Voice},
+        ui::{Also, job_page},
     },
     output,
 };
@@ -45,6 +46,8 @@ pub(crate) struct Dispatch {
     /// Do not follow the work
     #[arg(long)]
     detach: bool,
+    #[command(flatten)]
+    also: Also,
     /// Print identifiers in full
     #[arg(long)]
     verbose: bool,
@@ -71,6 +74,7 @@ pub(crate) async fn run(args: Dispatch) -> Result<ExitCode> {
     // Standard output is the tasks' when their output is written here.
     let voice = if args.wait { Voice::Err } else { Voice::Out };
     let child = made.dispatched_job_id.to_string();
+    args.also.open(&conn, &job_page(&child, conn.namespace()));
     let mut rows = vec![("Dispatched Job ID", child.clone())];
     if evaluated {
         rows.push(("Evaluation ID", made.eval_id.to_string()));

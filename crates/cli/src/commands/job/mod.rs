@@ -35,6 +35,7 @@ use common::{find, followed, warned};
 use super::{
     ApiArgs, Shape,
     job_file::{JobFile, JobFileArgs},
+    ui::{Also, job_page},
 };
 use crate::output;
 
@@ -105,6 +106,8 @@ pub(crate) enum Command {
         /// Include evaluations
         #[arg(long)]
         evals: bool,
+        #[command(flatten)]
+        also: Also,
         /// The job
         id: Option<String>,
     },
@@ -148,12 +151,16 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         Command::Periodic(command) => periodic::run(command).await,
         Command::Plan(args) => plan::run(args).await,
         Command::Run(args) => run::run(args).await,
-        Command::Status { api, shape, short, all_allocs, evals, id } => {
+        Command::Status { api, shape, short, all_allocs, evals, also, id } => {
             let conn = api.conn()?;
             match id {
-                None => list(&conn, &shape).await,
+                None => {
+                    also.open(&conn, "jobs");
+                    list(&conn, &shape).await
+                }
                 Some(id) => {
                     let id = find(&conn, &id).await?;
+                    also.open(&conn, &job_page(&id, conn.namespace()));
                     show(&conn, &shape, &id, Parts { short, all_allocs, evals }).await
                 }
             }

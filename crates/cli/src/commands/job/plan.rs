@@ -8,16 +8,21 @@ use api::{
     go_json::from_value,
     shapes::{AllocListStub, JobPlanRequest, JobPlanResponse},
 };
-use model::diff::{DiffType, JobDiff};
+use model::{
+    Job,
+    diff::{DiffType, JobDiff},
+};
 use serde_json::Value;
 
 use super::{defaults::left_out, diff::diff_lines};
 use crate::{
     commands::{
         ApiArgs,
+        format::rendered,
         job_file::{JobFile, JobFileArgs},
         placement,
     },
+    conn::Conn,
     failure,
     output::{self, Table},
 };
@@ -39,6 +44,12 @@ pub(crate) struct Plan {
     /// Print the servers' answer as JSON
     #[arg(long)]
     json_output: bool,
+    /// Print the servers' answer with a template in Go's text/template syntax
+    #[arg(short = 't', value_name = "TEMPLATE", conflicts_with = "json_output")]
+    template: Option<String>,
+    /// Accepted for scripts: there are no Sentinel policies
+    #[arg(long, hide = true)]
+    policy_override: bool,
     /// Include unchanged fields and defaults
     #[arg(long)]
     verbose: bool,
@@ -77,13 +88,19 @@ async fn plan(args: Plan) -> Result<bool> {
     let id = request.job.as_ref().map(|job| job.id.clone()).filter(|id| !id.is_empty()).context("the job has no id")?;
     let answer: Value = conn.ask(call::job_plan(&id, &request).reading()).await?;
     let plan: JobPlanResponse = from_value(answer.clone()).context("the agent's plan")?;
-    if args.json_output {
-        output::json(&answer)?;
-        return Ok(changes(&plan));
+    match &args.template {
+        Some(template) => output::line(&rendered("-t", template, &answer)?),
+        None if args.json_output => output::json(&answer)?,
+        None => told(&conn, &args, &plan, request.job.as_ref()).await,
     }
-    if request.diff {
+    Ok(changes(&plan))
+}
+
+/// Says what would happen.
+async fn told(conn: &Conn, args: &Plan, plan: &JobPlanResponse, job: Option<&Job>) {
+    if args.diff && !args.no_diff {
         let new = |diff: &JobDiff| diff.kind == DiffType::Added && !args.verbose;
-        let diff = match (plan.diff.clone(), &request.job) {
+        let diff = match (plan.diff.clone(), job) {
             (Some(diff), Some(job)) if new(&diff) => Some(left_out(job, diff)),
             (diff, _) => diff,
         };
@@ -97,7 +114,7 @@ async fn plan(args: Plan) -> Result<bool> {
         output::line("- All tasks successfully allocated.");
     } else {
         output::line("- WARNING: Failed to place all allocations.");
-        for text in placement::explained(&conn, &plan.failed_tg_allocs).await {
+        for text in placement::explained(conn, &plan.failed_tg_allocs).await {
             output::line(&format!("  {text}"));
         }
     }
@@ -115,7 +132,6 @@ async fn plan(args: Plan) -> Result<bool> {
         "To submit the job if it is still as shown:\n\ndrover job run -check-index {index} {}",
         args.file.path()
     ));
-    Ok(changes(&plan))
 }
 
 /// Displaced allocations that are named each; more are counted by job.

@@ -13,6 +13,7 @@ use crate::{
         ApiArgs, Shape,
         job_file::{JobFile, JobFileArgs},
         monitor::{Follower, Voice},
+        ui::{Also, job_page},
     },
     conn::Conn,
     output,
@@ -40,6 +41,14 @@ pub(crate) struct Run {
     /// Preserve scaled group counts
     #[arg(long)]
     preserve_counts: bool,
+    /// Preserve the resources of tasks that exist
+    #[arg(long)]
+    preserve_resources: bool,
+    /// Accepted for scripts: there are no Sentinel policies
+    #[arg(long, hide = true)]
+    policy_override: bool,
+    #[command(flatten)]
+    also: Also,
     /// Priority of the evaluation
     #[arg(long)]
     eval_priority: Option<i32>,
@@ -60,6 +69,7 @@ pub(crate) async fn run(args: Run) -> Result<ExitCode> {
     let request = JobRegisterRequest {
         job: Some(file.typed()),
         preserve_counts: args.preserve_counts,
+        preserve_resources: args.preserve_resources,
         enforce_index: args.check_index.is_some(),
         job_modify_index: args.check_index.unwrap_or_default(),
         eval_priority: args.eval_priority.unwrap_or_default(),
@@ -70,6 +80,8 @@ pub(crate) async fn run(args: Run) -> Result<ExitCode> {
     warned(&answer.warnings);
     let shape = Shape { verbose: args.verbose, ..Shape::default() };
     let (job, eval) = (file.typed(), answer.eval_id);
+    let namespace = Some(job.namespace.as_str()).filter(|named| !named.is_empty()).unwrap_or(conn.namespace());
+    args.also.open(&conn, &job_page(job.id.as_str(), namespace));
     if eval.is_nil() {
         output::line(&registered(&job));
         return Ok(ExitCode::SUCCESS);
