@@ -79,10 +79,19 @@ pub(crate) fn api_module(release: &Release) -> Result<PathBuf> {
 
 /// Terraform, of the last release under a free licence; built once per target directory.
 pub(crate) fn terraform() -> Result<PathBuf> {
-    const VERSION: &str = "v1.5.7";
-    cached(&local::target_dir().join("interop").join(format!("terraform-{VERSION}")), |out| {
+    program("terraform", "v1.5.7")
+}
+
+/// The Nomad Autoscaler with the plugins that it brings; built once per target directory.
+pub(crate) fn autoscaler() -> Result<PathBuf> {
+    program("nomad-autoscaler", "v0.4.5")
+}
+
+/// The program that a module of HashiCorp's is; built once per target directory.
+fn program(name: &str, version: &str) -> Result<PathBuf> {
+    cached(&local::target_dir().join("interop").join(format!("{name}-{version}")), |out| {
         let out = absolute(out)?;
-        let source = module("terraform", &format!("github.com/hashicorp/terraform@{VERSION}"))?;
+        let source = module(name, &format!("github.com/hashicorp/{name}@{version}"))?;
         let flags = ["build", "-trimpath", "-o"].map(std::ffi::OsStr::new);
         let build = Run::new(packages::go()?, flags.into_iter().chain([out.as_os_str(), ".".as_ref()]));
         build.dir(source).run_patiently()

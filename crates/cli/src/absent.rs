@@ -64,7 +64,8 @@ const FLAGS: &[(&[&str], &[&str], &str)] = &[
     (
         &["node", "config"],
         &["update-servers"],
-        "The agent's configuration names the servers: change client.servers, and restart the agent. Tasks keep running.",
+        "The agent's configuration names the servers: change client.servers, and restart the agent. Tasks keep \
+            running.",
     ),
     (&["operator", "debug"], &["log-file-export", "log-lookback"], OLDER_LOG),
     (
@@ -109,7 +110,7 @@ const OLDER_LOG: &str =
     "An agent's older log is in its log_file or its journal. `drover monitor` follows the log from now on.";
 
 /// The flags of the connection, which each command has that asks an agent.
-const OF_CONNECTIONS: &[&str] = &[
+pub(crate) const OF_CONNECTIONS: &[&str] = &[
     "address",
     "ca-cert",
     "ca-path",
@@ -140,12 +141,6 @@ pub(crate) fn of_nomad() -> impl Iterator<Item = (Vec<&'static str>, Vec<&'stati
 pub(crate) fn flag_reason(path: &[&str], flag: &str) -> Option<&'static str> {
     let of = |(command, flags, _): &&(&[&str], &[&str], _)| path.starts_with(command) && flags.contains(&flag);
     FLAGS.iter().find(of).map(|(.., why)| *why)
-}
-
-/// Each command, or the words that all below begin with, and what is said about it.
-#[cfg(test)]
-pub(crate) fn table() -> impl Iterator<Item = (&'static [&'static str], &'static str)> {
-    ABSENT.iter().copied()
 }
 
 /// What is said when somebody types this command, whose last word is `word`.

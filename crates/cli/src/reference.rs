@@ -109,7 +109,7 @@ fn commands(tree: &Command) -> String {
 
 /// Every setting and what becomes of it.
 fn settings(table: &[Row]) -> String {
-    let mut out = String::from("| setting | value | the agent |\n|---|---|---|\n");
+    let mut out = String::from("| setting | value | in Drover |\n|---|---|---|\n");
     for row in table {
         let value = match row.kind {
             Kind::Text => "text",
@@ -125,11 +125,15 @@ fn settings(table: &[Row]) -> String {
             Kind::Foreign => "block that a driver reads",
         };
         let fate = match row.fate {
-            Fate::Works => "applies it".to_owned(),
-            Fate::Idle(why) => format!("accepts it without effect: {}", cell(why)),
-            Fate::Refused(why) => format!("refuses it: {}", cell(why)),
+            Fate::Works => "works".to_owned(),
+            Fate::Idle(why) => format!("accepted, without effect: {}", cell(why)),
+            Fate::Refused(why) => format!("refused: {}", cell(why)),
             Fate::Only(values, why) => {
-                format!("accepts only {}: {}", values.iter().map(|v| code(v)).collect::<Vec<_>>().join(", "), cell(why))
+                format!(
+                    "works with {}; refused with others: {}",
+                    values.iter().map(|v| code(v)).collect::<Vec<_>>().join(", "),
+                    cell(why)
+                )
             }
         };
         let _ = writeln!(out, "| {} | {value} | {fate} |", code(row.path));
@@ -157,7 +161,7 @@ fn the_reference_of_commands_is_current() {
 
 #[test]
 fn the_reference_of_settings_is_current() {
-    check("agent-configuration.md", "settings", &settings(TABLE));
+    check("compatibility/settings.md", "settings", &settings(TABLE));
 }
 
 #[test]
@@ -181,8 +185,8 @@ fn a_new_flag_and_a_new_setting_change_the_page() {
         "{one}"
     );
     let row = |fate| [Row { path: "a.b", kind: Kind::Bool, fate }];
-    assert!(settings(&row(Fate::Works)).ends_with("| `a.b` | true or false | applies it |\n"));
-    assert!(settings(&row(Fate::Refused("why"))).ends_with("| refuses it: why |\n"));
+    assert!(settings(&row(Fate::Works)).ends_with("| `a.b` | true or false | works |\n"));
+    assert!(settings(&row(Fate::Refused("why"))).ends_with("| refused: why |\n"));
 }
 
 /// Commands of ours in a page's blocks of code: the words of each, with the line that they stand in.
@@ -265,18 +269,39 @@ fn refused() -> String {
     text
 }
 
-/// Commands of Nomad's that are not there, with what is said when somebody types one.
-fn absent() -> String {
-    let mut text = "| command of Nomad | instead |\n|---|---|\n".to_owned();
-    for (words, why) in crate::absent::table() {
-        let _ = writeln!(text, "| {} | {} |", code(&words.join(" ")), cell(why));
+/// Each command of Nomad's with its flags: what works, and what is refused for which reason.
+fn of_nomad() -> String {
+    let tree = crate::command();
+    let mut text = "| command | in Drover | flags |\n|---|---|---|\n".to_owned();
+    for (words, flags) in crate::absent::of_nomad() {
+        let name = code(&words.join(" "));
+        let (last, before) = words.split_last().expect("a command");
+        if words.iter().try_fold(&tree, |at, word| at.find_subcommand(word)).is_none() {
+            let why = crate::absent::reason(before, last).expect("a reason");
+            let _ = writeln!(text, "| {name} | refused: {} |  |", cell(why));
+            continue;
+        }
+        let connection = |flag: &str| crate::absent::OF_CONNECTIONS.contains(&flag);
+        let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        let mut works = Vec::new();
+        for flag in &flags {
+            match crate::absent::flag_reason(&words, flag) {
+                Some(why) => by_reason.entry(why).or_default().push(format!("`-{flag}`")),
+                None if connection(flag) => {}
+                None => works.push(format!("`-{flag}`")),
+            }
+        }
+        let refused = by_reason.iter().map(|(why, flags)| format!("refused: {}. {}", flags.join(" "), cell(why)));
+        let works = works.join(" ");
+        let all: Vec<String> = Some(works).filter(|w| !w.is_empty()).into_iter().chain(refused).collect();
+        let _ = writeln!(text, "| {name} | works | {} |", all.join("; "));
     }
     text
 }
 
 #[test]
-fn the_list_of_absent_commands_is_current() {
-    check("../compatibility.md", "absent", &absent());
+fn the_commands_of_nomad_are_current() {
+    check("compatibility/commands.md", "commands", &of_nomad());
 }
 
 #[test]

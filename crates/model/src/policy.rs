@@ -16,7 +16,7 @@ use crate::{
 #[serde(default, rename_all = "PascalCase")]
 #[job(policy)]
 pub struct Update {
-    /// Pause between batches; only with system jobs.
+    /// Accepted for old job files: the health of allocations sets the pace.
     #[job(default = "30s")]
     pub stagger: Option<GoDuration>,
     /// Allocations replaced at once; 0 replaces all at once, without a deployment.
@@ -40,7 +40,7 @@ pub struct Update {
     /// Promote canaries when all are healthy.
     #[job(default = false)]
     pub auto_promote: Option<bool>,
-    /// Number of canaries.
+    /// Number of canaries; for a system job the percentage of the replaced allocations that are canaries.
     #[job(default = 0)]
     pub canary: Option<i32>,
 }

@@ -196,8 +196,8 @@ fn check_group(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
         }
     }
     if let Some(u) = &g.update {
-        e.when(job.kind != job_type::SERVICE && (u.canary() > 0 || u.auto_revert()), || {
-            format!("Job type \"{}\" does not allow update.canary and update.auto_revert", job.kind)
+        e.when(job.kind == job_type::SYSTEM && u.canary() > 100, || {
+            format!("update.canary of a system job is a percentage of its nodes, 0 to 100; got {}", u.canary())
         });
         e.when(u.max_parallel() == 0 && (u.canary() > 0 || u.auto_revert()), || {
             "update.canary and update.auto_revert need a deployment: max_parallel must not be 0".to_owned()

@@ -124,9 +124,11 @@ fn one_for_each_provider(state: &State, job: &Job, group: &TaskGroup) -> (BTreeS
     (slots.keys().copied().collect(), wanted)
 }
 
-/// The canary that the slot's record last served.
+/// The canary that the slot's record last served. That of a system job has no slot of its own: it takes the place of
+/// the former allocation.
 fn canary_of<'a>(state: &'a State, slot: &SlotKey) -> Option<&'a Arc<Allocation>> {
-    state.alloc(state.remote_task(slot)?.alloc_id).filter(|a| is_canary(a))
+    let everywhere = |a: &Allocation| a.job.as_ref().is_some_and(|job| job_type::everywhere(&job.kind));
+    state.alloc(state.remote_task(slot)?.alloc_id).filter(|a| is_canary(a) && !everywhere(a))
 }
 
 fn canary_s(state: &State, slot: &SlotKey) -> bool {

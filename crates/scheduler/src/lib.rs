@@ -11,6 +11,7 @@
 
 mod canary;
 mod cores;
+mod deployment;
 mod devices;
 mod disconnect;
 mod feasible;

@@ -4,15 +4,19 @@ mod context;
 mod group;
 mod rooms;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use context::{Blocked, Context, JobUse, Progress, counts};
 use group::GroupPlacer;
 use model::{
+    deployment::Deployment,
     eval::{EvalStatus, Evaluation, Trigger},
     ids::{AllocId, DeploymentId, EvalId, TimestampNs},
-    job::Job,
-    plan::{Decision, PlannedStop},
+    job::{Job, job_type},
+    plan::{Decision, Plan, PlannedStop},
 };
 use rooms::Displaced;
 use state::State;
@@ -88,9 +92,14 @@ pub(crate) fn place(
     }
     let mut blocked = Blocked::default();
     let mut paired: Vec<PlannedStop> = Vec::new();
+    let mut nowhere_yet: BTreeMap<Arc<str>, i32> = BTreeMap::new();
     for g in &groups {
         let cx = Context { job: g.job.as_ref().unwrap_or(job), ..cx };
-        place_group(cx, g, &mut progress, &mut blocked, &mut paired, ids, decision);
+        let without = place_group(cx, g, &mut progress, &mut blocked, &mut paired, ids, decision);
+        *nowhere_yet.entry(g.group.clone()).or_default() += without;
+    }
+    if job_type::everywhere(&job.kind) {
+        await_no_room(state, &mut decision.plan, &nowhere_yet);
     }
     if decision.plan.all_at_once && !decision.failed_groups.is_empty() {
         // All or nothing: lost or surplus allocations still go, everything else waits.
@@ -113,6 +122,21 @@ pub(crate) fn place(
     // A group without any possible node waits for no room: a change of nodes triggers the next look.
     if decision.queued.values().any(|n| *n > 0) {
         decision.new_evals.push(blocked_eval(state, eval, job, blocked, decision, ids));
+    }
+}
+
+/// Nodes without room for an allocation of a system job have no part in its deployment: it neither waits for them nor
+/// fails by them.
+fn await_no_room(state: &State, plan: &mut Plan, without: &BTreeMap<Arc<str>, i32>) {
+    let Some(d) = &mut plan.deployment else { return };
+    for (group, n) in without {
+        if let Some(g) = d.groups.get_mut(group) {
+            g.desired_total -= n;
+        }
+    }
+    let totals = |d: &Deployment| d.groups.values().map(|g| g.desired_total).collect::<Vec<_>>();
+    if state.deployment(d.id).is_some_and(|before| totals(before) == totals(d)) {
+        plan.deployment = None;
     }
 }
 
@@ -147,6 +171,7 @@ fn release(state: &State, id: AllocId, progress: &mut Progress<'_>) {
     }
 }
 
+/// Places the requests of a group. Returns how many of them that replace nothing have found no room.
 fn place_group<'a>(
     cx: Context<'a>,
     wanted: &GroupRequests,
@@ -155,8 +180,9 @@ fn place_group<'a>(
     paired: &mut Vec<PlannedStop>,
     ids: &mut Ids,
     decision: &mut Decision,
-) {
-    let Some(group) = cx.job.group(&wanted.group) else { return };
+) -> i32 {
+    let mut without = 0;
+    let Some(group) = cx.job.group(&wanted.group) else { return without };
     let displaced_before = progress.displaced.stops.len();
     let mut placer = GroupPlacer::new(cx, group, wanted, progress, ids);
     let mut failed = 0;
@@ -167,6 +193,7 @@ fn place_group<'a>(
             paired.extend(request.stop.clone());
         } else {
             failed += 1;
+            without += i32::from(request.stop.is_none());
             if request.release_anyway {
                 paired
                     .extend(request.stop.clone().map(|s| PlannedStop { description: why::UNMANAGED.to_owned(), ..s }));
@@ -189,6 +216,7 @@ fn place_group<'a>(
     if displaced > 0 {
         decision.annotations.entry(group.name.clone()).or_default().preemptions += displaced as u64;
     }
+    without
 }
 
 /// Blocks the requests without room. A job has one such evaluation: an existing one is renewed instead of a second one.

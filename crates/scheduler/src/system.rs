@@ -6,6 +6,10 @@
 //! A sysbatch job is the same with an end. Where an allocation of the newest version has ended by itself, well or
 //! badly, nothing more is to do. One that was stopped, moved or lost has not ended by itself, and runs again where
 //! there is a place for it.
+//!
+//! A new version of a system job is rolled out by a deployment ([`rollout`]).
+
+mod rollout;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,8 +18,9 @@ use std::{
 
 use model::{
     alloc::{Allocation, ClientStatus},
+    deployment::Deployment,
     eval::{EvalStatus, Evaluation, Trigger},
-    ids::{DeploymentId, EvalId, NodeId, TimestampNs},
+    ids::{EvalId, NodeId, TimestampNs},
     job::{Job, TaskGroup, job_type},
     node::{Node, NodeStatus},
     plan::DesiredUpdates,
@@ -24,11 +29,12 @@ use state::State;
 
 use crate::{
     canary,
+    deployment::find_deployment,
     disconnect::{self, Contact},
     feasible::GroupRules,
     ids::Ids,
     outcome,
-    reconcile::{GroupRequests, Request, Wanted, by_group, node_lost, stop, stop_allocs, stop_job, why},
+    reconcile::{Request, Wanted, by_group, node_lost, stop, stop_allocs, stop_job, why},
     remote,
 };
 
@@ -60,14 +66,29 @@ pub fn mixed_groups<'a>(state: &'a State, job: &'a Job) -> impl Iterator<Item = 
     job.task_groups.iter().filter(move |group| far(group) && mixed(group))
 }
 
+/// What a group asks for, before the deployment has its say.
+#[derive(Default)]
+struct Step {
+    /// Allocations that have to leave their node.
+    moving: Vec<Request>,
+    /// Places without an allocation.
+    missing: Vec<Request>,
+    /// Allocations that the newest version replaces.
+    outdated: Vec<Request>,
+}
+
 struct System<'a> {
     state: &'a State,
     job: &'a Arc<Job>,
     eval: &'a Evaluation,
     now: TimestampNs,
     out: Wanted,
-    /// Something waits for the next step of an update.
-    held_back: bool,
+    /// The deployment of this version, unless it has ended well.
+    deployment: Option<Arc<Deployment>>,
+    /// The new deployment of this version.
+    new_deployment: Option<Deployment>,
+    /// How many allocations a group of the deployment has at success, where that has changed.
+    totals: BTreeMap<Arc<str>, i32>,
 }
 
 /// Compares a system job with its allocations.
@@ -84,7 +105,17 @@ pub(crate) fn reconcile(
         return stop_job(state, &key, &allocs);
     };
     let mut by_group = by_group(allocs);
-    let mut s = System { state, job, eval, now, out: Wanted::default(), held_back: false };
+    let mut s = System {
+        state,
+        job,
+        eval,
+        now,
+        out: Wanted::default(),
+        deployment: None,
+        new_deployment: None,
+        totals: BTreeMap::new(),
+    };
+    (s.deployment, s.out.deployment_updates) = find_deployment(state, job);
     for group in &job.task_groups {
         let allocs = by_group.remove(&group.name).unwrap_or_default();
         if group.count() == 0 {
@@ -100,9 +131,7 @@ pub(crate) fn reconcile(
             s.out.annotations.insert(group, counts);
         }
     }
-    if s.held_back {
-        s.next_step(ids);
-    }
+    s.finish_deployment();
     s.out
 }
 
@@ -123,8 +152,7 @@ impl System<'_> {
         if places.is_empty() && live.is_empty() && self.state.nodes().any(|n| n.ready()) {
             self.out.nowhere.push(group.name.clone());
         }
-        let mut requests = Vec::new();
-        let mut steps = self.steps(group);
+        let mut step = Step::default();
         let mut taken: BTreeSet<u32> = live.values().flatten().map(|a| a.index()).collect();
         for (place, nodes) in &places {
             let among = Arc::new(nodes.clone());
@@ -134,17 +162,14 @@ impl System<'_> {
                     counts.ignore += 1;
                     continue;
                 }
-                requests.push(self.missing(group, place, among, &allocs, &mut taken));
-                counts.place += 1;
+                step.missing.push(self.missing(group, place, among, &allocs, &mut taken));
                 continue;
             };
             for a in more {
                 self.out.stops.push(stop(a, why::NOT_NEEDED, None));
                 counts.stop += 1;
             }
-            if let Some(r) = self.existing(group, &rules, first, among, &mut steps, &mut counts) {
-                requests.push(r);
-            }
+            self.existing(group, &rules, first, among, &mut step, &mut counts);
         }
         // Without new placements, present allocations stay; those that must leave still leave.
         for a in live.into_values().flatten() {
@@ -158,16 +183,8 @@ impl System<'_> {
                 counts.ignore += 1;
             }
         }
+        self.roll(group, step, &allocs, &mut counts, ids);
         self.out.annotations.insert(group.name.clone(), counts);
-        if !requests.is_empty() {
-            self.out.groups.push(GroupRequests {
-                group: group.name.clone(),
-                requests,
-                beyond: 0,
-                deployment: DeploymentId::NIL,
-                job: None,
-            });
-        }
     }
 
     /// Live allocations by place; the first of each is to stay.
@@ -306,6 +323,11 @@ impl System<'_> {
         a.job = Some(self.job.clone());
         a.job_version = self.job.version;
         a.eval_id = self.eval.id;
+        if let Some(d) = self.active_deployment(&a.task_group)
+            && a.deployment_id != d.id
+        {
+            (a.deployment_id, a.deployment_status) = (d.id, None);
+        }
         counts.in_place_update += 1;
         self.out.in_place.push(a);
     }
@@ -316,38 +338,29 @@ impl System<'_> {
         rules: &GroupRules,
         a: &Arc<Allocation>,
         among: Arc<BTreeSet<NodeId>>,
-        steps: &mut usize,
+        step: &mut Step,
         counts: &mut DesiredUpdates,
-    ) -> Option<Request> {
-        let replacing = |why, release_anyway| {
-            let stop = Some(stop(a, why, None));
-            Some(Request {
-                stop,
-                release_anyway,
-                tracker: None,
-                penalty: Vec::new(),
-                among: Some(among.clone()),
-                ..Request::replacing(a.clone())
-            })
+    ) {
+        let replacing = |why, release_anyway| Request {
+            stop: Some(stop(a, why, None)),
+            release_anyway,
+            tracker: None,
+            penalty: Vec::new(),
+            among: Some(among.clone()),
+            ..Request::replacing(a.clone())
         };
         if self.leaves(a) || a.desired_transition.migrate == Some(true) {
             counts.migrate += 1;
-            return replacing(why::MIGRATING, remote::only_remote(a));
+            step.moving.push(replacing(why::MIGRATING, remote::only_remote(a)));
+            return;
         }
         let fits = self.state.node(a.node_id).is_some_and(|n| rules.still_meets(n));
         let older = a.job_version != self.job.version;
         if !self.differs(group, a) && (fits || !older) {
             self.follow(a, counts);
-            return None;
+            return;
         }
-        if *steps == 0 {
-            counts.ignore += 1;
-            self.held_back = true;
-            return None;
-        }
-        *steps -= 1;
-        counts.destructive_update += 1;
-        replacing(why::UPDATED, false)
+        step.outdated.push(replacing(why::UPDATED, false));
     }
 
     /// Placements for empty places.
@@ -394,32 +407,5 @@ impl System<'_> {
             |p| Request { tracker: None, penalty: Vec::new(), ..Request::replacing(p) },
         );
         Request { index, stop, living, among: Some(among), ..request }
-    }
-
-    /// How many may be replaced in one step.
-    fn steps(&self, group: &TaskGroup) -> usize {
-        let update = group.update.as_ref().or(self.job.update.as_ref());
-        update.map(|u| u.max_parallel()).filter(|n| *n > 0).map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(1))
-    }
-
-    /// The evaluation for the next step of an update.
-    fn next_step(&mut self, ids: &mut Ids) {
-        let updates = self.job.task_groups.iter().filter_map(|g| g.update.as_ref()).chain(&self.job.update);
-        let stagger = updates.map(|u| u.stagger().nanos()).max().unwrap_or(0);
-        let waits =
-            |e: &&Arc<Evaluation>| e.trigger == Trigger::RollingUpdate && !e.status.terminal() && e.id != self.eval.id;
-        if self
-            .state
-            .evals_by_job(&self.eval.job_key())
-            .any(|e| waits(&e) && e.job_modify_index == self.job.modify_index)
-        {
-            return;
-        }
-        self.look_again(
-            self.now.saturating_add(stagger),
-            Trigger::RollingUpdate,
-            "created for the next step of an update",
-            ids,
-        );
     }
 }

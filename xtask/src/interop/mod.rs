@@ -3,6 +3,7 @@
 
 pub(crate) mod api;
 mod artifacts;
+mod autoscaler;
 mod browser;
 pub(crate) mod cgroup_v2;
 mod cli_output;
@@ -107,6 +108,12 @@ const CHECKS: &[Check] = &[
         "more than a million states of two managers, two slots and each kind of runtime, with every fault at any \
             moment: the promises hold in each",
         model::check,
+    ),
+    (
+        "autoscaler",
+        "the stock Nomad Autoscaler reads policies and measurements, scales to fixed values and to a target, and hears \
+            of a changed policy",
+        autoscaler::check,
     ),
     ("disk-full", "a full disk refuses writes with the reason and corrupts nothing", disk_full::check),
     (

@@ -10,6 +10,7 @@ mod limits;
 mod loops;
 mod metrics;
 mod names;
+mod parity;
 mod purity;
 mod source;
 mod survives;
@@ -63,6 +64,7 @@ pub(crate) fn check() -> Result<()> {
     wrong.extend(loops::crates_without_a_row(&workspace::members()?, &read("ARCHITECTURE.md")?));
     wrong.extend(metrics::compare(&metrics::in_code(&sources), &metrics::in_page(&read(metrics::PAGE)?)));
     wrong.extend(events::compare(&sources, &read(events::PAGE)?));
+    wrong.extend(parity::compare(&sources, &read(parity::PAGE)?));
     wrong.extend(survives::compare(&read(survives::PAGE)?, &survives::Known::of(&sources)));
     wrong.extend(advisories::ended(&read("deny.toml")?, &advisories::today()));
     if !wrong.is_empty() {
@@ -82,8 +84,8 @@ pub(crate) fn print_circles(only: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Writes the file of the limits that only shrink, the lint files of the pure crates, the rows of loops, and the page
-/// of events.
+/// Writes the file of the limits that only shrink, the lint files of the pure crates, the rows of loops, and the pages
+/// of events and of parity.
 pub(crate) fn update() -> Result<()> {
     let root = workspace::root();
     let sources = sources()?;
@@ -93,6 +95,8 @@ pub(crate) fn update() -> Result<()> {
     let page = read(events::PAGE)?;
     fs::write(root.join("ARCHITECTURE.md"), loops::current(&read("ARCHITECTURE.md")?))?;
     fs::write(root.join(events::PAGE), events::current(&sources, &page).unwrap_or(page))?;
+    let page = read(parity::PAGE)?;
+    fs::write(root.join(parity::PAGE), parity::current(&page).unwrap_or(page))?;
     for name in crate::edges::PURE {
         fs::write(root.join(purity::lint_file(name)), purity::LINTS)?;
     }

@@ -12,8 +12,8 @@ use model::{Allocation, TaskRunState, remote::slot_of};
 use super::{
     ApiArgs, Shape,
     alloc_show::Parts,
+    pages::{Also, alloc_page},
     resolve::{Intent, Operand, allocation},
-    ui::{Also, alloc_page},
 };
 use crate::{conn::Conn, output};
 

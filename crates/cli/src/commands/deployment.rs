@@ -10,8 +10,9 @@ use api::{
 use model::{Deployment, DeploymentId, GoDuration};
 
 use super::{
-    ApiArgs, Page, Shape, find_by_prefix, id_prefix, promotion,
-    ui::{Also, deployments_page},
+    ApiArgs, Page, Shape, find_by_prefix, id_prefix,
+    pages::{Also, deployments_page},
+    promotion,
 };
 use crate::{
     conn::Conn,

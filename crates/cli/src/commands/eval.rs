@@ -8,7 +8,7 @@ use model::{EvalStatus, Evaluation};
 
 use super::{
     ApiArgs, Page, Shape, confirm, find_by_prefix,
-    ui::{Also, eval_page},
+    pages::{Also, eval_page},
 };
 use crate::{
     conn::Conn,

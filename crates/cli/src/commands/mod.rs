@@ -46,6 +46,7 @@ mod operator_keyring;
 mod operator_recover;
 mod operator_servers;
 mod operator_store;
+pub(crate) mod pages;
 pub(crate) mod placement;
 mod promotion;
 pub(crate) mod remote;

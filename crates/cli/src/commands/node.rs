@@ -10,8 +10,9 @@ use api::{
 use model::Node;
 
 use super::{
-    ApiArgs, Page, Shape, resolve,
-    ui::{Also, node_page},
+    ApiArgs, Page, Shape,
+    pages::{Also, node_page},
+    resolve,
 };
 use crate::{
     conn::Conn,

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use api::{call, go_json::from_value, shapes::Members};
 use serde_json::Value;
 
-use super::{ApiArgs, Format, ui::Also};
+use super::{ApiArgs, Format, pages::Also};
 use crate::output::{self, Table};
 
 /// Verbs.

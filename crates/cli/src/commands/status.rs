@@ -5,7 +5,11 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use api::{call, shapes::SearchRequest};
 
-use super::{ApiArgs, Shape, alloc_show::Parts, ui::Also};
+use super::{
+    ApiArgs, Shape,
+    alloc_show::Parts,
+    pages::{Also, alloc_page, deployments_page, eval_page, job_page, node_page},
+};
 use crate::conn::Conn;
 
 /// Arguments.
@@ -68,7 +72,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     };
     let found = found(&conn, id).await?;
     if args.also.wanted() {
-        args.also.open(&conn, &super::ui::page_of(&conn, &found).await?);
+        args.also.open(&conn, &page_of(&conn, &found).await?);
     }
     let Found { context, id } = found;
     match context.as_str() {
@@ -82,4 +86,22 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
             "{id:?} belongs to {other}, which this command does not show; read /v1/{other} with `drover operator api`"
         ),
     }
+}
+
+/// The path of the page of what was found.
+///
+/// # Errors
+/// When it has none, or is gone meanwhile.
+pub(crate) async fn page_of(conn: &Conn, Found { context, id }: &Found) -> Result<String> {
+    Ok(match context.as_str() {
+        "jobs" => job_page(id, conn.ask(call::job(id)).await?.namespace.as_str()),
+        "nodes" => node_page(id),
+        "allocs" => alloc_page(id),
+        "evals" => eval_page(id),
+        "deployment" => {
+            let deployment = conn.ask(call::deployment(id)).await?;
+            deployments_page(&deployment)
+        }
+        other => bail!("the web UI has no page for {id:?}, which belongs to {other}"),
+    })
 }

@@ -8,8 +8,9 @@ use http::StatusCode;
 use serde_json::json;
 
 use super::{
-    ApiArgs, Page, spec_file,
-    ui::{Also, variable_page},
+    ApiArgs, Page,
+    pages::{Also, variable_page},
+    spec_file,
     var_show::{self, Form, Out},
     var_spec::{self, Given, Language},
 };

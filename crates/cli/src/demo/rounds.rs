@@ -12,7 +12,7 @@ use super::{
     cluster::Cluster,
     story::{managed, node_id},
 };
-use crate::{commands::ui, output};
+use crate::{commands::pages, output};
 
 /// How long a manager is left alone.
 const REST: Duration = Duration::from_secs(10);
@@ -31,7 +31,7 @@ fn say(text: &str) -> Result<()> {
 /// When nobody reads what is said.
 pub(super) fn open(cluster: &Cluster) -> Result<()> {
     let url = format!("{}/ui/{PAGE}", cluster.address());
-    let opened = ui::open(&url);
+    let opened = pages::open(&url);
     say(&format!("          {}: {url}", if opened { "in your browser" } else { "open it in a browser" }))
 }
 

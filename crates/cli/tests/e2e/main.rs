@@ -55,6 +55,7 @@ mod services;
 mod stock_config;
 mod stock_flags;
 mod store_copy;
+mod system_jobs;
 mod task_api;
 mod task_secrets;
 mod tls;

@@ -113,6 +113,7 @@ async fn what_nobody_claims_is_ended_and_what_is_not_ours_is_not() {
     let ended = node
         .handle()
         .metrics()
+        .await
         .into_iter()
         .filter(|g| g.name == "drover.client.ledger.ended")
         .map(|g| g.value)

@@ -33,10 +33,11 @@ use model::{
 use state::State;
 
 mod away;
-mod rollout;
+pub(crate) mod rollout;
 
 use crate::{
     canary::{self, is_canary},
+    deployment::find_deployment,
     disconnect::{self, Contact},
     feasible,
     ids::Ids,
@@ -272,7 +273,7 @@ pub(crate) fn reconcile(
         room: most as usize,
         out: Wanted::default(),
     };
-    r.find_deployment(&key);
+    (r.deployment, r.out.deployment_updates) = find_deployment(state, job);
     let mut complete = true;
     for group in &job.task_groups {
         let allocs = by_group.remove(&group.name).unwrap_or_default();

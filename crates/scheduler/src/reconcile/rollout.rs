@@ -7,53 +7,45 @@ use std::{
 
 use model::{
     alloc::{Allocation, ClientStatus, RescheduleTracker},
-    deployment::{Deployment, DeploymentGroup, DeploymentStatus},
-    ids::{DeploymentId, JobKey},
+    deployment::{Deployment, DeploymentStatus},
+    ids::DeploymentId,
     job::{Job, TaskGroup, job_type},
     plan::{DeploymentUpdate, DesiredUpdates},
+    policy::Update,
 };
 
-use super::{GroupRequests, Reconciler, Request, Sorted, node_lost, stop, why};
-use crate::{canary::is_canary, ids::Ids, remote};
+use super::{GroupRequests, Reconciler, Request, Sorted, Wanted, node_lost, stop, why};
+use crate::{
+    canary::is_canary,
+    deployment::{new_deployment, new_group},
+    ids::Ids,
+    remote,
+};
 
-impl Reconciler<'_> {
-    pub(super) fn find_deployment(&mut self, key: &JobKey) {
-        let job = self.job;
-        for d in self.state.deployments_by_job(key) {
-            let current = d.job_create_index == job.create_index && d.job_version == job.version;
-            if current {
-                let ended_well = matches!(d.status, DeploymentStatus::Successful | DeploymentStatus::Cancelled);
-                if !ended_well && self.deployment.as_ref().is_none_or(|o| o.create_index < d.create_index) {
-                    self.deployment = Some(d.clone());
-                }
-            } else if d.status.active() {
-                self.out.deployment_updates.push(DeploymentUpdate {
-                    id: d.id,
-                    status: DeploymentStatus::Cancelled,
-                    description: "Cancelled due to newer version of job".into(),
-                });
-            }
+/// Puts a new deployment into effect: what is placed or changed in this version belongs to it.
+pub(crate) fn begin(mut d: Deployment, out: &mut Wanted) {
+    if let Some(how) = d.awaited_promotion() {
+        how.clone_into(&mut d.status_description);
+    }
+    for g in &mut out.groups {
+        if d.groups.contains_key(&g.group) && g.job.is_none() {
+            g.deployment = d.id;
         }
     }
+    for a in &mut out.in_place {
+        if d.groups.contains_key(&a.task_group) {
+            a.deployment_id = d.id;
+            a.deployment_status = None;
+        }
+    }
+    out.deployment = Some(d);
+}
 
-    /// Marks success when everything is in place and healthy; the deployment's totals follow the job.
+impl Reconciler<'_> {
+    /// Marks success when everything is in place and healthy.
     pub(super) fn finish_deployment(&mut self, complete: bool) {
-        if let Some(mut d) = self.new_deployment.take() {
-            if let Some(how) = d.awaited_promotion() {
-                how.clone_into(&mut d.status_description);
-            }
-            for g in &mut self.out.groups {
-                if d.groups.contains_key(&g.group) && g.job.is_none() {
-                    g.deployment = d.id;
-                }
-            }
-            for a in &mut self.out.in_place {
-                if d.groups.contains_key(&a.task_group) {
-                    a.deployment_id = d.id;
-                    a.deployment_status = None;
-                }
-            }
-            self.out.deployment = Some(d);
+        if let Some(d) = self.new_deployment.take() {
+            begin(d, &mut self.out);
         } else if let Some(d) = self.deployment.as_ref().filter(|d| complete && d.status == DeploymentStatus::Running) {
             self.out.deployment_updates.push(DeploymentUpdate {
                 id: d.id,
@@ -67,7 +59,7 @@ impl Reconciler<'_> {
         self.deployment.as_ref().filter(|d| d.status.active() && d.groups.contains_key(group))
     }
 
-    pub(super) fn rolling(&self, group: &TaskGroup) -> Option<model::policy::Update> {
+    pub(super) fn rolling(&self, group: &TaskGroup) -> Option<Update> {
         let update = group.update.as_ref().or(self.job.update.as_ref())?;
         (self.job.kind == job_type::SERVICE && update.max_parallel() > 0).then(|| update.clone())
     }
@@ -85,31 +77,10 @@ impl Reconciler<'_> {
         if self.deployment.is_some() || total == 0 || (had_running && !replacing && !in_place) {
             return;
         }
-        let job = self.job;
-        let d = self.new_deployment.get_or_insert_with(|| Deployment {
-            id: DeploymentId(ids.uuid()),
-            namespace: job.namespace.clone(),
-            job_id: job.id.clone(),
-            job_version: job.version,
-            job_modify_index: job.modify_index,
-            job_spec_modify_index: job.job_modify_index,
-            job_create_index: job.create_index,
-            status: DeploymentStatus::Running,
-            status_description: "Deployment is running".into(),
-            eval_priority: self.eval.priority,
-            ..Deployment::default()
-        });
-        d.groups.insert(
-            group.name.clone(),
-            DeploymentGroup {
-                auto_revert: update.auto_revert(),
-                auto_promote: update.auto_promote(),
-                progress_deadline: update.progress_deadline(),
-                desired_canaries: if replacing { update.canary() } else { 0 },
-                desired_total: i32::try_from(total).unwrap_or(i32::MAX),
-                ..DeploymentGroup::default()
-            },
-        );
+        let (job, eval) = (self.job, self.eval);
+        let d = self.new_deployment.get_or_insert_with(|| new_deployment(job, eval, ids));
+        let canaries = if replacing { update.canary() } else { 0 };
+        d.groups.insert(group.name.clone(), new_group(&update, total, canaries));
     }
 
     /// How many allocations may be replaced now.

@@ -10,6 +10,7 @@ mod ranking;
 mod reconciling;
 mod remote;
 mod system;
+mod system_deployments;
 mod verifying;
 mod volumes;
 mod world;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use model::{
-    ClientStatus, DesiredStatus, Eligibility, Evaluation, GoDuration, Job, NodeStatus, RemoteTask,
-    alloc::DesiredTransition, eval::Trigger, policy::Update,
+    ClientStatus, DesiredStatus, Eligibility, GoDuration, Job, NodeStatus, RemoteTask, alloc::DesiredTransition,
+    eval::Trigger, policy::Update,
 };
 use scheduler::Coverage;
 use state::Change;
@@ -126,25 +126,16 @@ fn it_stays_on_a_draining_node_until_it_is_told_to_leave() {
 }
 
 #[test]
-fn an_update_goes_step_by_step() {
+fn without_a_limit_an_update_comes_to_all_at_once() {
     let mut w = World::new("n1\nn2\nn3");
     let mut job = system();
     w.submit(&job);
     w.submit(&changed(&job));
-    assert_eq!(w.places(), "n1:v1 n2:v1 n3:v1", "all at once, when nobody says otherwise");
-    job.task_groups[0].update =
-        Some(Update { max_parallel: Some(1), stagger: Some(GoDuration::from_secs(30)), ..Update::defaults() });
+    assert_eq!(w.places(), "n1:v1 n2:v1 n3:v1", "nobody says otherwise");
+    job.task_groups[0].update = Some(Update { max_parallel: Some(0), ..Update::defaults() });
     w.submit(&job);
-    assert_eq!(w.places().matches(":v2").count(), 1);
-    for done in [2, 3] {
-        let waits = |e: &&Arc<Evaluation>| e.trigger == Trigger::RollingUpdate && !e.status.terminal();
-        let next = w.state.evals().find(waits).map(|e| Evaluation::clone(e)).expect("the next step");
-        assert_eq!(next.wait_until, w.now + 30 * S);
-        w.now = next.wait_until;
-        w.run_eval(&next);
-        assert_eq!(w.places().matches(":v2").count(), done);
-    }
-    assert!(w.run().plan.is_no_op());
+    assert_eq!(w.places(), "n1:v2 n2:v2 n3:v2");
+    assert!(w.state.latest_deployment(&key()).is_none());
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! System jobs: nodes that come, change, drain and are lost.
 
 use model::{
-    ClientStatus, Eligibility, GoDuration, Job, NodeId, NodeStatus, Observed,
+    ClientStatus, DeploymentStatus, Eligibility, GoDuration, Job, NodeId, NodeStatus, Observed,
     job::{job_status, job_type},
+    policy::Update,
 };
 use server::ServerHandle;
 use state::State;
@@ -203,4 +204,44 @@ async fn a_sysbatch_job_is_done_once_on_each_node_also_on_those_that_come_later(
     until(s, "it is done on the new one, and not again on the others", dead(vec![a.id(), b.id(), c.id()])).await;
     s.evaluate_job(key("once"), true).await.unwrap();
     until(s, "what has failed is tried again when a person asks", dead(vec![a.id(), b.id(), b.id(), c.id()])).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_version_is_tried_on_a_share_of_the_nodes_and_comes_to_all_by_a_promotion() {
+    let s = &start().await;
+    let p = Provider::default();
+    let _nodes = [
+        FakeNode::join(s, node(1), Fate::Runs, &p).await,
+        FakeNode::join(s, node(2), Fate::Runs, &p).await,
+        FakeNode::join(s, node(3), Fate::Runs, &p).await,
+    ];
+    let mut agent = job("agent", 1);
+    let update = agent.task_groups[0].update.clone().map(|u| Update { canary: Some(50), max_parallel: Some(2), ..u });
+    agent = everywhere(agent);
+    agent.task_groups[0].update = update;
+    submit(s, agent.clone()).await;
+    let ended = |version: u64| {
+        move |state: &State| {
+            let d = state.latest_deployment(&key("agent")).filter(|d| d.job_version == version);
+            d.is_some_and(|d| d.status == DeploymentStatus::Successful)
+                && state.job_version(&key("agent"), version).is_some_and(|job| job.stable)
+        }
+    };
+    until(s, "the first version is everywhere", ended(0)).await;
+    let of = |state: &State, version: u64| {
+        live(state, "agent", ClientStatus::Running).iter().filter(|a| a.job_version == version).count()
+    };
+    assert_eq!(of(&s.snapshot(), 0), 3);
+    agent.task_groups[0].tasks[0].env.insert("VERSION".to_owned(), "next".to_owned());
+    submit(s, agent).await;
+    let state = until(s, "two are tried and healthy", |state| {
+        let d = state.latest_deployment(&key("agent")).filter(|d| d.job_version == 1);
+        d.is_some_and(|d| d.groups["g"].healthy_allocs == 2) && of(state, 1) == 2
+    })
+    .await;
+    let d = state.latest_deployment(&key("agent")).unwrap();
+    assert_eq!((of(&state, 0), d.groups["g"].desired_canaries, d.groups["g"].desired_total), (1, 2, 3));
+    s.promote_deployment(d.id, None).await.unwrap();
+    let state = until(s, "it is everywhere", ended(1)).await;
+    assert_eq!((of(&state, 0), of(&state, 1)), (0, 3));
 }

@@ -42,6 +42,20 @@ impl Applier<'_> {
         self.put_deployment(d, Cause::DeploymentStatusUpdate);
     }
 
+    /// A plan's deployment: a new one, or what one under way has to reach now. The plan was made on an older snapshot,
+    /// so it says nothing about the state of the deployment.
+    pub(super) fn planned_deployment(&mut self, planned: &Deployment) {
+        let Some(before) = self.state.deployments.get(&planned.id) else { return self.upsert_deployment(planned) };
+        if !before.status.active() {
+            return;
+        }
+        let mut d = Deployment::clone(before);
+        for (name, g) in &mut d.groups {
+            g.desired_total = planned.groups.get(name).map_or(g.desired_total, |planned| planned.desired_total);
+        }
+        self.put_deployment(d, Cause::DeploymentStatusUpdate);
+    }
+
     pub(super) fn deployment_status(&mut self, u: &DeploymentUpdate) {
         let Some(before) = self.state.deployments.get(&u.id) else { return };
         let mut d = Deployment::clone(before);

@@ -39,7 +39,7 @@ impl Applier<'_> {
     pub(super) fn apply_plan(&mut self, plan: Plan) {
         // First, so that placements find their deployment and count there.
         if let Some(d) = &plan.deployment {
-            self.upsert_deployment(d);
+            self.planned_deployment(d);
         }
         for u in &plan.deployment_updates {
             self.deployment_status(u);

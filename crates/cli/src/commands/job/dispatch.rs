@@ -18,7 +18,7 @@ use crate::{
     commands::{
         ApiArgs, Shape,
         monitor::{Follower, Voice},
-        ui::{Also, job_page},
+        pages::{Also, job_page},
     },
     output,
 };

@@ -35,7 +35,7 @@ use common::{find, followed, warned};
 use super::{
     ApiArgs, Shape,
     job_file::{JobFile, JobFileArgs},
-    ui::{Also, job_page},
+    pages::{Also, job_page},
 };
 use crate::output;
 

@@ -13,7 +13,7 @@ use crate::{
         ApiArgs, Shape,
         job_file::{JobFile, JobFileArgs},
         monitor::{Follower, Voice},
-        ui::{Also, job_page},
+        pages::{Also, job_page},
     },
     conn::Conn,
     output,
