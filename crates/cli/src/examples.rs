@@ -247,6 +247,11 @@ fn eval(verb: &str) -> Option<&'static str> {
 drover eval delete 9b3e    delete an evaluation, while the broker is paused
 drover eval delete -filter 'Status==pending'    delete all that wait"
         }
+        "explain" => {
+            "\
+drover eval explain 9b3e    why these nodes were chosen, or none
+drover eval explain hello    the newest evaluation of a job"
+        }
         "list" => {
             "\
 drover eval list -job hello    list the evaluations of a job

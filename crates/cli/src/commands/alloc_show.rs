@@ -263,7 +263,7 @@ fn scores(metrics: &AllocMetric) -> Table {
 }
 
 /// A number with three significant digits.
-fn significant(number: f64) -> String {
+pub(crate) fn significant(number: f64) -> String {
     #[allow(clippy::cast_possible_truncation, reason = "the exponent of a float is small")]
     let digits = if number == 0.0 { 0 } else { (2 - number.abs().log10().floor() as i32).clamp(0, 12) };
     let text = format!("{number:.*}", usize::try_from(digits).unwrap_or(0));

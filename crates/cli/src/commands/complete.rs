@@ -141,6 +141,7 @@ fn operand(path: &[&str], id: &str) -> Option<Takes> {
         (["driver"], "name") => Takes { names: BUILT_IN, ..Takes::default() },
         (["driver", ..], "driver") => Takes { names: BUILT_IN, files: true, ..Takes::default() },
         (["driver", ..], "args") => free,
+        (["eval", "explain"], "id") => of(&[Evals, Jobs]),
         (["eval", ..], "id" | "ids") => of(&[Evals]),
         (["job", "init" | "plan" | "run" | "validate"], "path") | (["job", "dispatch"], "payload") => files,
         (["job", ..], "id" | "ids" | "job") => of(&[Jobs]),

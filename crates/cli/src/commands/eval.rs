@@ -1,4 +1,4 @@
-//! `drover eval delete|status|list`.
+//! `drover eval delete|explain|status|list`.
 
 use std::process::ExitCode;
 
@@ -33,6 +33,8 @@ pub(crate) enum Command {
         #[arg(value_name = "ID", required_unless_present = "filter")]
         ids: Vec<String>,
     },
+    /// Tell what an evaluation has decided, and why
+    Explain(super::eval_explain::Args),
     /// List evaluations
     List {
         #[command(flatten)]
@@ -70,6 +72,7 @@ pub(crate) enum Command {
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Delete { api, filter, yes, ids } => delete(&api.conn()?, filter, &ids, yes).await,
+        Command::Explain(args) => super::eval_explain::run(args).await,
         Command::List { api, shape, page, job, status, also } => {
             let conn = api.conn()?;
             also.open(&conn, "evaluations");

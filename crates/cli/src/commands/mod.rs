@@ -25,6 +25,7 @@ pub(crate) mod deployment;
 mod device_stats;
 pub(crate) mod driver;
 pub(crate) mod eval;
+mod eval_explain;
 pub(crate) mod fmt;
 pub(crate) mod format;
 pub(crate) mod job;

@@ -58,6 +58,17 @@ fn a_job_of_higher_priority_takes_the_room_of_a_lower_one_and_gives_it_back() {
     };
     assert!(of("preemption", "complete") && of("queued-allocs", "blocked"), "{evals}");
 
+    // Both sides are explained.
+    let text = agent.cli_ok(&["eval", "explain", placed["EvalID"].as_str().expect("an id")]);
+    let row = text.lines().find(|line| line.contains("high.g[0]")).expect("the placement");
+    assert!(row.contains("preemption 1") && row.contains("binpack") && row.ends_with('1'), "{text}");
+    let text = agent.cli_ok(&["eval", "explain", "low"]);
+    assert!(
+        text.contains("of job \"low\": blocked") && text.contains("It waits for room on nodes of 1 class"),
+        "{text}"
+    );
+    assert!(text.contains("Without a place") && text.contains("memory"), "{text}");
+
     // When the higher one goes, the lower one comes back.
     agent.cli_ok(&["job", "stop", "-detach", "high"]);
     let back = agent.alloc("low", "running");
