@@ -5,15 +5,17 @@
 //! `canary` is a percentage of the nodes whose allocation has to be replaced. A canary takes the place of the former
 //! allocation of its node, where a service has both for a while: so one that is given up is replaced like any other.
 //!
-//! Rules of Nomad since 1.11. Two are ours: while canaries are tried, and after a deployment has failed, a node that
-//! comes gets the version that runs on the others; and a node without room delays no deployment and fails none.
+//! Rules of Nomad since 1.11. Two are ours: while canaries are tried, and after a deployment has failed, what is placed
+//! besides runs the version that it has had, or that runs on the other nodes; and a node without room delays no
+//! deployment and fails none.
 
 use std::sync::Arc;
 
 use model::{
+    RemoteTask,
     alloc::Allocation,
     deployment::{Deployment, DeploymentStatus},
-    ids::DeploymentId,
+    ids::{AllocId, DeploymentId},
     job::{Job, TaskGroup, job_type},
     plan::DesiredUpdates,
     policy::Update,
@@ -32,14 +34,6 @@ fn canaries(update: &Update, outdated: usize) -> i32 {
     let outdated = i64::try_from(outdated).unwrap_or(i64::MAX);
     let share = (outdated.saturating_mul(update.canary().into()) + 99) / 100;
     i32::try_from(share.min(update.max_parallel().into())).unwrap_or(i32::MAX)
-}
-
-fn live_in(allocs: &[Arc<Allocation>], deployment: DeploymentId) -> impl Iterator<Item = &Arc<Allocation>> {
-    allocs.iter().filter(move |a| a.deployment_id == deployment && !a.terminal())
-}
-
-fn count(n: usize) -> i32 {
-    i32::try_from(n).unwrap_or(i32::MAX)
 }
 
 impl System<'_> {
@@ -61,11 +55,13 @@ impl System<'_> {
         counts: &mut DesiredUpdates,
         ids: &mut Ids,
     ) {
-        let Step { moving: mut requests, mut missing, outdated } = step;
+        let Step { moving, missing, outdated } = step;
+        counts.place += missing.len() as u64;
+        let mut requests = moving;
+        requests.extend(missing);
         let Some(update) = self.rolling(group) else {
-            counts.place += missing.len() as u64;
             counts.destructive_update += outdated.len() as u64;
-            requests.extend(missing.into_iter().chain(outdated));
+            requests.extend(outdated);
             self.ask(group, requests, None);
             return;
         };
@@ -74,7 +70,14 @@ impl System<'_> {
         let stale = |r: &Request| r.previous.as_ref().is_some_and(|a| is_canary(a) && a.deployment_id != current);
         let (given_up, outdated): (Vec<Request>, Vec<Request>) = outdated.into_iter().partition(stale);
         let in_place = self.out.in_place.iter().filter(|a| a.task_group == group.name).count();
-        let total = missing.len() + given_up.len() + outdated.len() + in_place;
+        let leaves: Vec<AllocId> =
+            self.out.stops.iter().chain(requests.iter().filter_map(|r| r.stop.as_ref())).map(|stop| stop.id).collect();
+        // What stays of the deployment under way.
+        let stays = |a: &&Arc<Allocation>| {
+            !current.is_nil() && a.deployment_id == current && !a.terminal() && !leaves.contains(&a.id)
+        };
+        let in_this: Vec<&Arc<Allocation>> = allocs.iter().filter(stays).collect();
+        let total = requests.len() + given_up.len() + outdated.len() + in_place + in_this.len();
         self.begin_or_follow(group, &update, (total, outdated.len()), allocs, ids);
 
         let of_group =
@@ -85,15 +88,15 @@ impl System<'_> {
         let limit = match (halted, wanted) {
             (true, _) => 0,
             (false, 0) => {
-                let open = live_in(allocs, current).filter(|a| !current.is_nil() && a.healthy() != Some(true)).count();
+                let open = in_this.iter().filter(|a| a.healthy() != Some(true)).count();
                 max.saturating_sub(open + in_place)
             }
             (false, wanted) => {
-                let tried = live_in(allocs, current).filter(|a| !current.is_nil() && is_canary(a)).count();
-                usize::try_from(wanted).unwrap_or(0).saturating_sub(tried)
+                let live = in_this.iter().filter(|a| is_canary(a)).count();
+                let again = requests.iter().filter(|r| self.is_tried(group, r, current)).count();
+                usize::try_from(wanted).unwrap_or(0).saturating_sub(live + again)
             }
         };
-        counts.place += missing.len() as u64;
         counts.ignore += outdated.len().saturating_sub(limit) as u64;
         let replaced: Vec<Request> = outdated.into_iter().take(limit).collect();
         if wanted > 0 {
@@ -102,12 +105,21 @@ impl System<'_> {
             counts.destructive_update += replaced.len() as u64;
         }
         counts.destructive_update += given_up.len() as u64;
-        if (halted || wanted > 0)
-            && let Some(before) = self.version_before(allocs)
-        {
-            self.ask(group, std::mem::take(&mut missing), Some(before));
+        let ended = self.deployment.as_ref().is_some_and(|d| !d.status.active());
+        if halted || wanted > 0 {
+            let mut newest = Vec::new();
+            for r in requests {
+                if !ended && self.is_tried(group, &r, current) {
+                    newest.push(Request { canary: true, ..r });
+                    continue;
+                }
+                match self.version_of(group, &r, allocs) {
+                    Some(version) => self.ask(group, vec![r], Some(version)),
+                    None => newest.push(r),
+                }
+            }
+            requests = newest;
         }
-        requests.extend(missing);
         requests.extend(given_up);
         requests.extend(replaced.into_iter().map(|r| Request { canary: wanted > 0, ..r }));
         self.ask(group, requests, None);
@@ -124,7 +136,7 @@ impl System<'_> {
     ) {
         if let Some(d) = &self.deployment {
             if let Some(g) = d.groups.get(&group.name).filter(|_| d.status.active()) {
-                let total = count(total + live_in(allocs, d.id).count());
+                let total = i32::try_from(total).unwrap_or(i32::MAX);
                 if total != g.desired_total {
                     self.totals.insert(group.name.clone(), total);
                 }
@@ -142,10 +154,32 @@ impl System<'_> {
         d.groups.insert(group.name.clone(), new_group(update, total, canaries(update, outdated)));
     }
 
-    /// The newest of the former versions that still run.
-    fn version_before(&self, allocs: &[Arc<Allocation>]) -> Option<Arc<Job>> {
-        let older = allocs.iter().filter(|a| !a.terminal() && self.is_older(a) && !is_canary(a));
-        older.filter_map(|a| a.job.as_ref()).max_by_key(|job| (job.create_index, job.version)).cloned()
+    /// The remote instance at the place of a request.
+    fn instance(&self, group: &TaskGroup, r: &Request) -> Option<&RemoteTask> {
+        let mut records = self.state.remote_tasks_by_job(&self.job.key()).filter(|t| t.slot.group == group.name);
+        records.find(|t| t.slot.index == r.index && !t.observed.ended()).map(|t| &**t)
+    }
+
+    /// Whether the place is that of a canary of the deployment under way.
+    fn is_tried(&self, group: &TaskGroup, r: &Request, current: DeploymentId) -> bool {
+        let served = || self.state.alloc(self.instance(group, r)?.alloc_id);
+        let canary = |a: &Arc<Allocation>| is_canary(a) && a.deployment_id == current;
+        r.previous.as_ref().is_some_and(canary) || served().is_some_and(canary)
+    }
+
+    /// The former version that a place keeps while the newest one is held back: that of its remote instance or of the
+    /// allocation that leaves, else the newest of those that run elsewhere. `None` = there is none.
+    fn version_of(&self, group: &TaskGroup, r: &Request, allocs: &[Arc<Allocation>]) -> Option<Arc<Job>> {
+        if let Some(instance) = self.instance(group, r) {
+            let version = self.state.job_version(&self.job.key(), instance.job_version);
+            return version.filter(|job| job.version != self.job.version).cloned();
+        }
+        let former = |a: &&Arc<Allocation>| self.is_older(a) && !is_canary(a);
+        if let Some(leaves) = r.previous.as_ref().filter(|_| r.stop.is_some()).filter(former) {
+            return leaves.job.clone();
+        }
+        let live = allocs.iter().filter(|a| !a.terminal()).filter(former);
+        live.filter_map(|a| a.job.as_ref()).max_by_key(|job| (job.create_index, job.version)).cloned()
     }
 
     fn ask(&mut self, group: &TaskGroup, requests: Vec<Request>, job: Option<Arc<Job>>) {

@@ -171,3 +171,37 @@ fn nodes_without_room_are_no_part_of_a_deployment() {
     w.run();
     assert_eq!((w.of_versions(1), w.rollout().groups["g"].desired_total), (vec![2], 2));
 }
+
+#[test]
+fn what_moves_while_canaries_are_tried_keeps_its_version_and_a_canary_stays_one() {
+    let line = |n: &str, provider: &str| format!("{n} driver=ecs:{provider}:1-1:0:0");
+    let mut w = World::new(&line("e1", "east"));
+    for (node, provider) in [("e2", "east"), ("w1", "west"), ("w2", "west")] {
+        w.node(&line(node, provider));
+    }
+    let mut job = system(1, 50);
+    job.task_groups[0].tasks[0].driver = "ecs".into();
+    w.submit(&job);
+    w.manage();
+    w.all_healthy();
+    w.rollout_is(DeploymentStatus::Successful);
+    w.submit(&changed(&job));
+    assert_eq!((w.of_versions(2), w.tried().len()), (vec![1, 1], 1));
+    // What its new manager creates.
+    w.manage();
+    let node_of = |w: &World, canary: bool| {
+        let of = |a: &&Arc<Allocation>| a.deployment_status.as_ref().is_some_and(|d| d.canary) == canary;
+        w.live().iter().find(of).expect("there is one").node_name.to_string()
+    };
+    // Both managers are lost, one after the other.
+    for canary in [false, true] {
+        let before = node_of(&w, canary);
+        w.down(&before);
+        w.run();
+        assert_eq!((w.of_versions(2), w.tried().len()), (vec![1, 1], 1), "{canary}");
+        assert_ne!(node_of(&w, canary), before);
+        w.manage();
+    }
+    assert_eq!(w.tried()[0].deployment_id, w.rollout().id);
+    assert!(w.run().plan.is_no_op());
+}
