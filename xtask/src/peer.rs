@@ -87,7 +87,7 @@ pub(crate) fn autoscaler() -> Result<PathBuf> {
     program("nomad-autoscaler", "v0.4.5")
 }
 
-/// The program that a module of HashiCorp's is; built once per target directory.
+/// A program from its module of HashiCorp's; built once per target directory.
 fn program(name: &str, version: &str) -> Result<PathBuf> {
     cached(&local::target_dir().join("interop").join(format!("{name}-{version}")), |out| {
         let out = absolute(out)?;

@@ -1,5 +1,9 @@
 //! Commands that Nomad's command line has and this one does not, each with the reason and what helps.
 
+use clap::{Arg, ArgMatches, Command, parser::ValueSource};
+
+use crate::agent::{self, table::Fate};
+
 /// The words of a command, or of all that begin with them, and what is said about it.
 const ABSENT: &[(&[&str], &str)] = &[
     (&["alloc", "pause"], ENTERPRISE),
@@ -54,20 +58,40 @@ const NO_AUTOPILOT: &str = "There is nothing to configure: etcd decides which se
 const NO_RAFT: &str = "There is no Raft between servers: etcd decides which one leads. `drover operator autopilot \
     health` shows its members.";
 
-/// Flags of commands that are there, and what is said about them.
-const FLAGS: &[(&[&str], &[&str], &str)] = &[
-    (&["check"], &["min-peers", "min-servers"], NO_CHECK),
-    (&["check"], OF_CONNECTIONS, NO_CHECK),
-    (&["job"], &["consul-namespace", "consul-token"], "There is no Consul integration."),
-    (&["job"], &["vault-namespace"], "Write `namespace` in the vault block of the tasks."),
-    (&["job"], &["vault-token"], "Tasks log in to Vault with their workload identity. Leave it out."),
+/// Flags of commands that are there, what becomes of them, and what is said about it. Those without effect stand in
+/// the tree of commands as well.
+const FLAGS: &[(&[&str], &[&str], Fate)] = &[
+    (&["alloc", "fs"], &["verbose"], Fate::Idle("Files have no identifiers.")),
+    (&["alloc", "logs"], &["verbose"], Fate::Idle("Output has no identifiers.")),
+    (&["deployment", "status"], &["wait"], Fate::Idle("-monitor hears of changes; it does not ask again and again.")),
+    (&["job", "init"], &["connect"], Fate::Refused("There is no Consul Connect.")),
+    (
+        &["job", "init"],
+        &["list-templates", "template"],
+        Fate::Refused("Drover keeps no templates of job files in variables."),
+    ),
+    (&["job", "plan"], &["policy-override"], NO_POLICIES),
+    (&["job", "run"], &["policy-override"], NO_POLICIES),
+    (&["job", "stop"], &["global"], Fate::Refused("A cluster is one region. Leave it out.")),
+    (&["operator", "debug"], &["pprof-duration", "pprof-interval"], Fate::Idle("There are no profiles of this kind.")),
+    (&["volume"], &["policy-override"], NO_POLICIES),
+    (&["volume"], &["detach"], Fate::Idle("The command ends when the node has answered.")),
+    (&["volume", "create"], &["verbose"], Fate::Idle("Identifiers are always in full.")),
+    (&["volume", "register"], &["verbose"], Fate::Idle("Identifiers are always in full.")),
+    (&["check"], &["min-peers", "min-servers"], Fate::Refused(NO_CHECK)),
+    (&["check"], OF_CONNECTIONS, Fate::Refused(NO_CHECK)),
+    (&["job"], &["consul-namespace", "consul-token"], Fate::Refused("There is no Consul integration.")),
+    (&["job"], &["vault-namespace"], Fate::Refused("Write `namespace` in the vault block of the tasks.")),
+    (&["job"], &["vault-token"], Fate::Refused("Tasks log in to Vault with their workload identity. Leave it out.")),
     (
         &["node", "config"],
         &["update-servers"],
-        "The agent's configuration names the servers: change client.servers, and restart the agent. Tasks keep \
-            running.",
+        Fate::Refused(
+            "The agent's configuration names the servers: change client.servers, and restart the agent. Tasks keep \
+                running.",
+        ),
     ),
-    (&["operator", "debug"], &["log-file-export", "log-lookback"], OLDER_LOG),
+    (&["operator", "debug"], &["log-file-export", "log-lookback"], Fate::Refused(OLDER_LOG)),
     (
         &["operator", "debug"],
         &[
@@ -85,25 +109,32 @@ const FLAGS: &[(&[&str], &[&str], &str)] = &[
             "vault-client-key",
             "vault-token",
         ],
-        "Consul and Vault are not asked. Leave it out.",
+        Fate::Refused("Consul and Vault are not asked. Leave it out."),
     ),
     (
         &["operator", "scheduler", "set-config"],
         &["node-limit-for-feasibility-checks"],
-        "The scheduler scores every node that fits.",
+        Fate::Refused("The scheduler scores every node that fits."),
     ),
     (
         &["operator", "snapshot", "save"],
         &["redact"],
-        "`drover operator snapshot state` prints the state in a snapshot without keys and secrets.",
+        Fate::Refused("`drover operator snapshot state` prints the state in a snapshot without keys and secrets."),
     ),
     (
         &["operator", "snapshot", "restore"],
         OF_CONNECTIONS,
-        "No agent is asked: the servers are stopped, and -data-dir or -config says where their state is.",
+        Fate::Refused(
+            "No agent is asked: the servers are stopped, and -data-dir or -config says where their state is.",
+        ),
     ),
-    (&["volume", "delete"], &["secret"], "There are no CSI volumes, and the plugins of host volumes take no secrets."),
+    (
+        &["volume", "delete"],
+        &["secret"],
+        Fate::Refused("There are no CSI volumes, and the plugins of host volumes take no secrets."),
+    ),
 ];
+const NO_POLICIES: Fate = Fate::Idle("There are no Sentinel policies.");
 const NO_CHECK: &str = "Nomad has deprecated its check of an agent. `drover operator autopilot health` shows how the \
     servers are, `drover agent-info` how this agent is.";
 const OLDER_LOG: &str =
@@ -137,10 +168,32 @@ pub(crate) fn of_nomad() -> impl Iterator<Item = (Vec<&'static str>, Vec<&'stati
     })
 }
 
-/// What is said when somebody gives this flag of Nomad's, without its dashes.
-pub(crate) fn flag_reason(path: &[&str], flag: &str) -> Option<&'static str> {
-    let of = |(command, flags, _): &&(&[&str], &[&str], _)| path.starts_with(command) && flags.contains(&flag);
-    FLAGS.iter().find(of).map(|(.., why)| *why)
+/// What becomes of a flag of Nomad's, without its dashes, unless it has its effect or is unknown.
+pub(crate) fn of_flag(path: &[&str], flag: &str) -> Option<Fate> {
+    let of = |(command, flags, _): &&(&[&str], &[&str], Fate)| path.starts_with(command) && flags.contains(&flag);
+    let fate = FLAGS.iter().find(of).map(|(.., fate)| *fate);
+    fate.or_else(|| if path == ["agent"] { agent::of_flag(flag) } else { None })
+}
+
+/// What is said of the flags that somebody has given and that have no effect.
+pub(crate) fn without_effect(tree: &Command, matches: &ArgMatches) -> Vec<String> {
+    let (mut command, mut matches, mut path) = (tree, matches, Vec::new());
+    while let Some((name, below)) = matches.subcommand()
+        && let Some(next) = command.find_subcommand(name)
+    {
+        path.push(next.get_name());
+        (command, matches) = (next, below);
+    }
+    let given = |arg: &&Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+    let flags = command.get_arguments().filter(given).filter_map(Arg::get_long);
+    // Those of an agent are settings: its log tells of them.
+    flags
+        .filter(|_| path != ["agent"])
+        .filter_map(|flag| match of_flag(&path, flag) {
+            Some(Fate::Idle(why)) => Some(format!("-{flag} has no effect. {why}")),
+            _ => None,
+        })
+        .collect()
 }
 
 /// What is said when somebody types this command, whose last word is `word`.
@@ -151,7 +204,7 @@ pub(crate) fn reason(path: &[&str], word: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ABSENT, flag_reason, of_nomad, reason};
+    use super::{ABSENT, Fate, of_flag, of_nomad, reason, without_effect};
 
     #[test]
     fn what_is_said_to_be_absent_is_absent_and_what_it_names_is_there() {
@@ -187,14 +240,33 @@ mod tests {
         for (words, flags) in of_nomad() {
             let Some(command) = words.iter().try_fold(&tree, |at, word| at.find_subcommand(word)) else { continue };
             for flag in flags {
-                match (crate::argv::named(command, flag).is_some(), flag_reason(&words, flag)) {
-                    (true, None) | (false, Some(_)) => {}
-                    (true, Some(_)) => wrong.push(format!("{} -{flag} is there", words.join(" "))),
-                    (false, None) => wrong.push(format!("{} -{flag} is neither there nor refused", words.join(" "))),
+                let fate = of_flag(&words, flag);
+                let parses = crate::argv::named(command, flag).is_some();
+                // An agent reads the flags that it refuses, and says why.
+                let fits = match fate {
+                    Some(Fate::Refused(_)) => !parses || words == ["agent"],
+                    _ => parses,
+                };
+                if !fits {
+                    wrong.push(format!("{} -{flag}: in the tree {parses}, in the table {fate:?}", words.join(" ")));
                 }
             }
         }
         assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
+    #[test]
+    fn a_flag_without_effect_says_so() {
+        let told = |line: &[&str]| {
+            let tree = crate::command();
+            let typed = crate::argv::rewrite(line.iter().map(|word| (*word).to_owned()), &tree);
+            without_effect(&tree, &tree.clone().try_get_matches_from(typed).expect("it parses"))
+        };
+        let override_ = "-policy-override has no effect. There are no Sentinel policies.";
+        assert_eq!(told(&["drover", "job", "run", "-policy-override", "x.hcl"]), [override_]);
+        assert_eq!(told(&["drover", "run", "-policy-override", "-detach", "x.hcl"]), [override_]);
+        assert_eq!(told(&["drover", "job", "run", "-detach", "x.hcl"]), [""; 0]);
+        assert_eq!(told(&["drover", "agent", "-raft-protocol", "3"]), [""; 0]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-use crate::{absent, argv, examples, output};
+use crate::{absent, agent::table::Fate, argv, examples, output};
 
 /// The heading of the flags that every command has which asks an agent.
 pub(crate) const CONNECTION: &str = "Connection options";
@@ -83,7 +83,7 @@ pub(crate) fn answer(error: &clap::Error, tree: &Command, args: &[String]) -> Ex
                     return ExitCode::from(1);
                 }
                 let flag = word.trim_start_matches('-').split('=').next().unwrap_or_default();
-                if let Some(why) = absent::flag_reason(&path, flag) {
+                if let Some(Fate::Refused(why)) = absent::of_flag(&path, flag) {
                     output::note(&format!("`drover {}` has no flag -{flag}.\n{why}", path.join(" ")));
                     return ExitCode::from(1);
                 }

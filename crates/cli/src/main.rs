@@ -139,9 +139,13 @@ fn main() -> ExitCode {
     heap::part_large_pieces();
     let tree = self::command();
     let args = argv::rewrite(std::env::args(), &tree);
-    let parsed = tree.clone().try_get_matches_from(&args).and_then(|matches| Cli::from_arg_matches(&matches));
+    let matches = tree.clone().try_get_matches_from(&args);
+    let parsed = matches.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let cli = match parsed {
-        Ok(cli) => cli,
+        Ok((cli, matches)) => {
+            absent::without_effect(&tree, &matches).iter().for_each(|said| output::note(said));
+            cli
+        }
         Err(error) => return help::answer(&error, &tree, &args),
     };
     match run(cli.command) {

@@ -282,18 +282,21 @@ fn of_nomad() -> String {
             continue;
         }
         let connection = |flag: &str| crate::absent::OF_CONNECTIONS.contains(&flag);
-        let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        let mut others: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
         let mut works = Vec::new();
         for flag in &flags {
-            match crate::absent::flag_reason(&words, flag) {
-                Some(why) => by_reason.entry(why).or_default().push(format!("`-{flag}`")),
-                None if connection(flag) => {}
-                None => works.push(format!("`-{flag}`")),
+            let shown = format!("`-{flag}`");
+            match crate::absent::of_flag(&words, flag) {
+                Some(Fate::Refused(why)) => others.entry(("refused", why)).or_default().push(shown),
+                Some(Fate::Idle(why)) => others.entry(("accepted, without effect", why)).or_default().push(shown),
+                Some(Fate::Only(_, why)) => others.entry(("refused with some values", why)).or_default().push(shown),
+                Some(Fate::Works) | None if connection(flag) => {}
+                Some(Fate::Works) | None => works.push(shown),
             }
         }
-        let refused = by_reason.iter().map(|(why, flags)| format!("refused: {}. {}", flags.join(" "), cell(why)));
+        let others = others.iter().map(|((fate, why), flags)| format!("{fate}: {} ({})", flags.join(" "), cell(why)));
         let works = works.join(" ");
-        let all: Vec<String> = Some(works).filter(|w| !w.is_empty()).into_iter().chain(refused).collect();
+        let all: Vec<String> = Some(works).filter(|w| !w.is_empty()).into_iter().chain(others).collect();
         let _ = writeln!(text, "| {name} | works | {} |", all.join("; "));
     }
     text

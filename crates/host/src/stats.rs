@@ -1,6 +1,11 @@
 //! Resource use of this machine.
 
-use std::{fs, path::Path, sync::Mutex};
+use std::{
+    fs,
+    path::Path,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
 
@@ -9,12 +14,31 @@ use crate::fingerprint::{meminfo, storage};
 /// Jiffies of one processor: user, system, idle, all.
 type Jiffies = (u64, u64, u64, u64);
 
-/// Resource use of the host. Percentages cover the time since the last call; the first call covers the time since boot.
+/// The least time that percentages cover: whoever asks right after somebody else would hear of a few jiffies.
+const SPAN: Duration = Duration::from_secs(1);
+
+/// What was measured last, and before.
+struct Samples {
+    before: Vec<(String, Jiffies)>,
+    last: Vec<(String, Jiffies)>,
+    at: Instant,
+}
+
+/// Resource use of the host. Percentages cover the time since an earlier call, at least a second; those of the first
+/// calls cover the time since boot.
 pub fn host(alloc_dir: &Path, core_mhz: f64) -> Value {
-    static LAST: Mutex<Option<Vec<(String, Jiffies)>>> = Mutex::new(None);
+    static SAMPLES: Mutex<Option<Samples>> = Mutex::new(None);
     let now = processors();
-    let before =
-        LAST.lock().unwrap_or_else(std::sync::PoisonError::into_inner).replace(now.clone()).unwrap_or_default();
+    let before = {
+        let mut samples = SAMPLES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let samples =
+            samples.get_or_insert_with(|| Samples { before: Vec::new(), last: now.clone(), at: Instant::now() });
+        if samples.at.elapsed() >= SPAN {
+            samples.before = std::mem::replace(&mut samples.last, now.clone());
+            samples.at = Instant::now();
+        }
+        samples.before.clone()
+    };
     let mut ticks = 0.0;
     let cpu: Vec<Value> = now
         .iter()

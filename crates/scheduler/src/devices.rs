@@ -335,6 +335,17 @@ impl DeviceAsks {
             };
             left.give(at, ask.count);
         }
+        // Somebody who left for a later request may have freed enough for an earlier one.
+        let mut order = gone.clone();
+        order.sort_by_key(|i| (Reverse(holders[*i].priority), *i));
+        for i in order {
+            let others = || gone.iter().filter(|other| **other != i);
+            let freed: HashSet<&(String, String)> = others().flat_map(|other| &holders[*other].devices).collect();
+            let still = taken.iter().filter(|device| !freed.contains(device)).cloned().collect();
+            if self.assign(node, &still).is_some() {
+                gone.retain(|other| *other != i);
+            }
+        }
         Some(gone)
     }
 }
@@ -513,6 +524,12 @@ mod tests {
         assert_eq!(displaced(&asks(vec![ask("gpu", 1)]), &node(), &held[..1]), Some(vec![]), "b is free");
         let two = asks(vec![ask("gpu", 1), ask("nvidia/gpu", 2)]);
         assert_eq!(displaced(&two, &node(), &held), Some(vec![0, 1, 2]));
+        // Who leaves for the T4s leaves the other one as well.
+        let held = [holder(10, &[(MI, "c")]), holder(20, &[(T4, "a"), (T4, "b"), (MI, "d")])];
+        let mut node = node();
+        node.resources.devices[1] = group("amd", "MI/50", &["c", "d"], "32 GiB");
+        let two = asks(vec![ask("amd/gpu", 1), ask("nvidia/gpu", 2)]);
+        assert_eq!(displaced(&two, &node, &held), Some(vec![1]));
     }
 
     #[test]
@@ -558,7 +575,10 @@ mod tests {
                 }
                 Some(gone) => {
                     prop_assert!(asks.assign(&node, &taken(&gone)).is_some());
-                    prop_assert_eq!(gone.is_empty(), asks.assign(&node, &taken(&[])).is_some());
+                    for i in &gone {
+                        let others: Vec<usize> = gone.iter().copied().filter(|other| other != i).collect();
+                        prop_assert!(asks.assign(&node, &taken(&others)).is_none(), "{i} leaves in vain");
+                    }
                 }
             }
         }

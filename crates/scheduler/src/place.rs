@@ -92,14 +92,14 @@ pub(crate) fn place(
     }
     let mut blocked = Blocked::default();
     let mut paired: Vec<PlannedStop> = Vec::new();
-    let mut nowhere_yet: BTreeMap<Arc<str>, i32> = BTreeMap::new();
+    let mut full: BTreeMap<Arc<str>, i32> = BTreeMap::new();
     for g in &groups {
         let cx = Context { job: g.job.as_ref().unwrap_or(job), ..cx };
         let without = place_group(cx, g, &mut progress, &mut blocked, &mut paired, ids, decision);
-        *nowhere_yet.entry(g.group.clone()).or_default() += without;
+        *full.entry(g.group.clone()).or_default() += without;
     }
     if job_type::everywhere(&job.kind) {
-        await_no_room(state, &mut decision.plan, &nowhere_yet);
+        leave_out(state, &mut decision.plan, &full);
     }
     if decision.plan.all_at_once && !decision.failed_groups.is_empty() {
         // All or nothing: lost or surplus allocations still go, everything else waits.
@@ -126,16 +126,19 @@ pub(crate) fn place(
 }
 
 /// Nodes without room for an allocation of a system job have no part in its deployment: it neither waits for them nor
-/// fails by them.
-fn await_no_room(state: &State, plan: &mut Plan, without: &BTreeMap<Arc<str>, i32>) {
+/// fails by them. One that has nothing left to prove does not begin, and one under way does not end well by that.
+fn leave_out(state: &State, plan: &mut Plan, full: &BTreeMap<Arc<str>, i32>) {
     let Some(d) = &mut plan.deployment else { return };
-    for (group, n) in without {
+    let before = state.deployment(d.id);
+    let least = i32::from(before.is_some());
+    for (group, n) in full {
         if let Some(g) = d.groups.get_mut(group) {
-            g.desired_total -= n;
+            g.desired_total = (g.desired_total - n).max(least);
         }
     }
     let totals = |d: &Deployment| d.groups.values().map(|g| g.desired_total).collect::<Vec<_>>();
-    if state.deployment(d.id).is_some_and(|before| totals(before) == totals(d)) {
+    let nothing = before.is_none() && totals(d).iter().all(|total| *total == 0);
+    if nothing || before.is_some_and(|before| totals(before) == totals(d)) {
         plan.deployment = None;
     }
 }

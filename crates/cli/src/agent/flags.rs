@@ -4,6 +4,8 @@
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
 use serde_json::{Value, json};
 
+use super::table::{self, Fate};
+
 /// How a flag is given.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
@@ -84,8 +86,17 @@ const REFUSED: &[(&str, &str)] = &[
         "Consul is not part of this release; services of a -dev agent are kept in its own registry (provider \
             = \"nomad\")",
     ),
-    ("dev-vault", "Vault is not part of this release; -dev alone starts an agent on loopback"),
+    ("dev-vault", "no Vault is expected on this machine; name one in a vault block of the configuration"),
 ];
+
+/// What becomes of a flag of a stock agent; `None` = it is none of those, or has its effect.
+pub(crate) fn of_flag(name: &str) -> Option<Fate> {
+    if let Some((_, why)) = REFUSED.iter().find(|(refused, _)| *refused == name) {
+        return Some(Fate::Refused(why));
+    }
+    let (_, path, ..) = FLAGS.iter().find(|(flag, ..)| *flag == name)?;
+    table::find(path).map(|row| row.fate).filter(|fate| *fate != Fate::Works)
+}
 
 /// What the flags of the table say.
 #[derive(Clone, Debug, Default)]

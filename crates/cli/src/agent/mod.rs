@@ -31,6 +31,7 @@ use anyhow::{Context, Result, bail};
 
 pub(crate) use args::AgentArgs;
 use config::refuse;
+pub(crate) use flags::of_flag;
 use server::{join::Join, keyring::Wrapping, shared::SharedKey};
 use store::EtcdOptions;
 

@@ -138,8 +138,10 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             also.open(&conn, &alloc_page(&alloc.id.to_string()));
             super::alloc_show::show(&conn, &shape, &alloc.id.to_string(), Parts { short, stats }).await
         }
-        Command::Status { api, shape, id: None, .. } => {
+        Command::Status { api, shape, also, id: None, .. } => {
             let conn = api.conn()?;
+            // There is no page of all allocations.
+            also.open(&conn, "jobs");
             if shape.format.wanted() {
                 return conn.show(&shape.format, call::allocs().in_namespace("*")).await;
             }

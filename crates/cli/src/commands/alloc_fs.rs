@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Print only the end
     #[arg(long)]
     tail: bool,
-    /// Accepted for scripts: no identifiers are printed
+    /// Without effect, see `absent`
     #[arg(long, hide = true)]
     verbose: bool,
     /// Number of lines to print from the end

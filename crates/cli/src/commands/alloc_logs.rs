@@ -45,7 +45,7 @@ pub(crate) struct Args {
     /// Name of the task
     #[arg(long = "task", value_name = "TASK")]
     task_flag: Option<String>,
-    /// Accepted for scripts: no identifiers are printed
+    /// Without effect, see `absent`
     #[arg(long, hide = true)]
     verbose: bool,
     /// An allocation id or its prefix, or a job name for the job's newest running allocation

@@ -41,7 +41,7 @@ pub(crate) enum Command {
         /// Follow it to its end
         #[arg(long)]
         monitor: bool,
-        /// Accepted for scripts: -monitor waits for changes instead of asking again
+        /// Without effect, see `absent`
         #[arg(long, value_name = "DURATION", hide = true)]
         wait: Option<GoDuration>,
         #[command(flatten)]
@@ -90,7 +90,12 @@ impl Change {
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::List { api, shape, page } => list(&api.conn()?, &shape, &page).await,
-        Command::Status { api, shape, id: None, .. } => list(&api.conn()?, &shape, &Page::default()).await,
+        Command::Status { api, shape, id: None, also, .. } => {
+            let conn = api.conn()?;
+            // There is no page of all deployments.
+            also.open(&conn, "jobs");
+            list(&conn, &shape, &Page::default()).await
+        }
         Command::Status { api, shape, id: Some(id), monitor, also, .. } => {
             let conn = api.conn()?;
             let found = find(&conn, &id).await?;

@@ -78,7 +78,11 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             also.open(&conn, "evaluations");
             list(&conn, &shape, &page, job.as_deref(), status.as_deref()).await
         }
-        Command::Status { api, shape, id: None, .. } => list(&api.conn()?, &shape, &Page::default(), None, None).await,
+        Command::Status { api, shape, id: None, also, .. } => {
+            let conn = api.conn()?;
+            also.open(&conn, "evaluations");
+            list(&conn, &shape, &Page::default(), None, None).await
+        }
         Command::Status { api, shape, id: Some(id), monitor, also } => {
             let conn = api.conn()?;
             let eval = find(&conn, &id).await?;

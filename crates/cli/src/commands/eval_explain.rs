@@ -50,8 +50,14 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     for line in head(&found, when::now_ns()) {
         output::line(&line);
     }
-    let nodes = conn.ask(call::nodes()).await.unwrap_or_default();
-    let names: BTreeMap<NodeId, String> = nodes.into_iter().map(|node| (node.id, node.name.to_string())).collect();
+    let mut names: BTreeMap<NodeId, String> = BTreeMap::new();
+    for next in details.iter().filter_map(next_best) {
+        if !names.contains_key(&next.node_id)
+            && let Ok(node) = conn.ask(call::node(next.node_id)).await
+        {
+            names.insert(next.node_id, node.name.to_string());
+        }
+    }
     let (goes, stays): (Vec<_>, Vec<_>) = details.iter().partition(|a| a.server_terminal());
     if !stays.is_empty() {
         output::heading("Placed or changed");
@@ -103,6 +109,11 @@ fn head(e: &Evaluation, now: i64) -> Vec<String> {
     ]
 }
 
+/// The best of the nodes that were not chosen.
+fn next_best(a: &AllocDetail) -> Option<&NodeScore> {
+    a.metrics.as_ref()?.score_meta_data.iter().find(|score| score.node_id != a.node_id)
+}
+
 /// The nodes that were chosen, each with its score and the next best.
 fn placed(allocs: &[&AllocDetail], names: &BTreeMap<NodeId, String>) -> Table {
     let name = |id: &NodeId| names.get(id).cloned().unwrap_or_else(|| id.short().to_string());
@@ -114,7 +125,6 @@ fn placed(allocs: &[&AllocDetail], names: &BTreeMap<NodeId, String>) -> Table {
             let parts = score.scores.iter().map(|(part, value)| format!("{part} {}", significant(*value)));
             parts.collect::<Vec<_>>().join(", ")
         };
-        let next = scores.iter().find(|score| score.node_id != a.node_id);
         let displaces = match a.preempted().len() {
             0 => String::new(),
             n => n.to_string(),
@@ -125,7 +135,8 @@ fn placed(allocs: &[&AllocDetail], names: &BTreeMap<NodeId, String>) -> Table {
             a.node_name.to_string(),
             own.map(|score| significant(score.norm_score)).unwrap_or_default(),
             own.as_ref().map(parts).unwrap_or_default(),
-            next.map(|score| format!("{} ({})", name(&score.node_id), significant(score.norm_score)))
+            next_best(a)
+                .map(|score| format!("{} ({})", name(&score.node_id), significant(score.norm_score)))
                 .unwrap_or_default(),
             displaces,
         ]);

@@ -67,10 +67,10 @@ pub(crate) struct Args {
     /// Name each file
     #[arg(long)]
     verbose: bool,
-    /// Accepted for scripts: there are no profiles of this kind
+    /// Without effect, see `absent`
     #[arg(long, value_name = "DURATION", hide = true)]
     pprof_duration: Option<GoDuration>,
-    /// Accepted for scripts: there are no profiles of this kind
+    /// Without effect, see `absent`
     #[arg(long, value_name = "DURATION", hide = true)]
     pprof_interval: Option<GoDuration>,
 }

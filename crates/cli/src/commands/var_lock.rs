@@ -36,6 +36,9 @@ use crate::{conn::Conn, output};
 /// How soon a renewal that the servers could not answer is tried again, at the latest.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// The least that `-backoff` may say.
+const LEAST_BACKOFF: Duration = Duration::from_millis(100);
+
 /// How much longer than the command's own time its guard may take to end it.
 const MARGIN: Duration = Duration::from_secs(2);
 
@@ -95,6 +98,10 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
         }
     };
     let (operands, command) = parted(&args.path, &args.command);
+    ensure!(
+        args.backoff.to_std() >= LEAST_BACKOFF,
+        "-backoff must be at least {LEAST_BACKOFF:?}: each try asks the servers"
+    );
     ensure!(!command.is_empty(), "no command to run while the lock is held");
     let mut variable = described(operands, args.language, args.api.namespace.as_deref())?;
     variable.lock = Some(LockView { ttl: args.ttl, lock_delay: args.delay, ..LockView::default() });

@@ -135,14 +135,14 @@ pub(crate) struct PutArgs {
     /// Change the volume with this id
     #[arg(long)]
     id: Option<String>,
-    /// Enterprise; without effect
+    /// Without effect, see `absent`
     #[arg(long, hide = true)]
     policy_override: bool,
-    /// Without effect: the command ends when the node has answered
-    #[arg(long)]
+    /// Without effect, see `absent`
+    #[arg(long, hide = true)]
     detach: bool,
-    /// Without effect: identifiers are always in full
-    #[arg(long)]
+    /// Without effect, see `absent`
+    #[arg(long, hide = true)]
     verbose: bool,
     /// The file; `-` reads standard input
     file: String,

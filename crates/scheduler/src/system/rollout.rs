@@ -136,7 +136,8 @@ impl System<'_> {
     ) {
         if let Some(d) = &self.deployment {
             if let Some(g) = d.groups.get(&group.name).filter(|_| d.status.active()) {
-                let total = i32::try_from(total).unwrap_or(i32::MAX);
+                // Without any node nothing is proven.
+                let total = i32::try_from(total).unwrap_or(i32::MAX).max(1);
                 if total != g.desired_total {
                     self.totals.insert(group.name.clone(), total);
                 }

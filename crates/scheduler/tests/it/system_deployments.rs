@@ -170,6 +170,19 @@ fn nodes_without_room_are_no_part_of_a_deployment() {
     w.node("n2 cpu=1000");
     w.run();
     assert_eq!((w.of_versions(1), w.rollout().groups["g"].desired_total), (vec![2], 2));
+    // Nor does it end well because every node has gone.
+    w.down("n1");
+    w.down("n2");
+    w.run();
+    assert_eq!((w.of_versions(1), w.rollout().groups["g"].desired_total), (vec![0], 1));
+
+    // Where nothing has room nothing is deployed, until there is some.
+    let mut w = World::new("n1 cpu=100");
+    w.submit(&job);
+    assert!(w.state.latest_deployment(&key()).is_none());
+    w.node("n1 cpu=1000");
+    w.run();
+    assert_eq!((w.of_versions(1), w.rollout().groups["g"].desired_total), (vec![1], 1));
 }
 
 #[test]

@@ -16,15 +16,6 @@ pub(crate) struct Init {
     /// Leave out the explanations
     #[arg(long)]
     short: bool,
-    /// With Consul Connect; there is no Consul, so this is refused
-    #[arg(long, hide = true)]
-    connect: bool,
-    /// From a template that is kept in a variable; there are no such templates, so this is refused
-    #[arg(long, hide = true, value_name = "PATH")]
-    template: Option<String>,
-    /// List such templates; refused
-    #[arg(long, hide = true)]
-    list_templates: bool,
     /// The file to write
     #[arg(default_value = NAME)]
     path: PathBuf,
@@ -32,15 +23,6 @@ pub(crate) struct Init {
 
 /// Writes an example of a job file.
 pub(crate) fn run(args: &Init) -> Result<ExitCode> {
-    if args.connect {
-        bail!("-connect writes a job for Consul Connect, which is not supported: leave it out");
-    }
-    if args.template.is_some() || args.list_templates {
-        bail!(
-            "templates of job files are kept in variables of the cluster, and job init does not read them: leave \
-                -template and -list-templates out"
-        );
-    }
     let shown = args.path.display();
     let text = if args.short { short() } else { LONG.to_owned() };
     match OpenOptions::new().write(true).create_new(true).open(&args.path) {
@@ -86,8 +68,7 @@ mod tests {
     #[test]
     fn nothing_is_overwritten() {
         let dir = tempfile::tempdir().expect("temp dir");
-        let init =
-            Init { short: true, connect: false, template: None, list_templates: false, path: dir.path().join("a.hcl") };
+        let init = Init { short: true, path: dir.path().join("a.hcl") };
         run(&init).expect("written");
         assert!(run(&init).expect_err("refused").to_string().contains("exists already"));
         assert_eq!(std::fs::read_to_string(&init.path).expect("a file"), short());

@@ -47,7 +47,7 @@ pub(crate) struct Plan {
     /// Print the servers' answer with a template in Go's text/template syntax
     #[arg(short = 't', value_name = "TEMPLATE", conflicts_with = "json_output")]
     template: Option<String>,
-    /// Accepted for scripts: there are no Sentinel policies
+    /// Without effect, see `absent`
     #[arg(long, hide = true)]
     policy_override: bool,
     /// Include unchanged fields and defaults

@@ -44,7 +44,7 @@ pub(crate) struct Run {
     /// Preserve the resources of tasks that exist
     #[arg(long)]
     preserve_resources: bool,
-    /// Accepted for scripts: there are no Sentinel policies
+    /// Without effect, see `absent`
     #[arg(long, hide = true)]
     policy_override: bool,
     #[command(flatten)]

@@ -19,9 +19,6 @@ pub(crate) struct Stop {
     /// Print identifiers in full
     #[arg(long)]
     verbose: bool,
-    /// In all regions; there is one, so this is refused
-    #[arg(long, hide = true)]
-    global: bool,
     /// Also delete the job
     #[arg(long)]
     purge: bool,
@@ -45,9 +42,6 @@ pub(crate) struct Stop {
 /// Stops each of the jobs.
 pub(crate) async fn run(args: Stop) -> Result<ExitCode> {
     let conn = args.api.conn()?;
-    if args.global {
-        bail!("-global stops a job in several regions, and a cluster is one region: leave it out");
-    }
     let shape = Shape { verbose: args.verbose, ..Shape::default() };
     let mut code = ExitCode::SUCCESS;
     for id in &args.ids {

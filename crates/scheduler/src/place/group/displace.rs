@@ -26,8 +26,8 @@ use crate::{
     remote,
 };
 
-/// With how many nodes where room could be made a placement is content. Which ones is chance; on each of them the
-/// lowest priorities leave first. To know it of a node costs a look at all that runs there.
+/// How many nodes where others could be displaced a placement compares. They are drawn at random; on each of them the
+/// lowest priorities leave first. To know who would leave a node costs a look at all that runs there.
 const COMPARED: usize = 100;
 
 /// Whether an allocation has a port of its node.
