@@ -699,7 +699,7 @@ impl AllocLoop {
                             order it"
                     )));
                 }
-                if self.machine.running(name).is_none() && !all {
+                if self.machine.alive(name).is_none() && !all {
                     return Err(RequestError::Failed("Task not running".to_owned()));
                 }
                 vec![Arc::from(name)]
@@ -727,7 +727,7 @@ impl AllocLoop {
             .machine
             .tasks()
             .filter(|(n, r)| wanted(n) && r.state.state == TaskRunState::Running)
-            .map(|(n, _)| (n.clone(), self.machine.running(n).map(|r| r.id.clone())))
+            .map(|(n, _)| (n.clone(), self.machine.alive(n).map(|r| r.id.clone())))
             .collect();
         if running.is_empty() {
             let _ = reply.send(Err(RequestError::Failed("Task not running".to_owned())));

@@ -3,7 +3,7 @@
 use model::{ClientStatus, Task, TaskRunState, TaskState, TimestampNs, task::Lifecycle};
 use serde_json::json;
 
-use crate::fixture::{Rig, alloc, end, kinds, sh, task};
+use crate::fixture::{Rig, alloc, end, eventually, kinds, sh, task};
 
 fn hook(mut task: Task, hook: &str, sidecar: bool) -> Task {
     task.lifecycle = Some(Lifecycle { hook: hook.into(), sidecar });
@@ -81,5 +81,16 @@ async fn people_restart_and_signal() {
         ["Received", "Task Setup", "Started", "Signaling", "Restart Signaled", "Terminated", "Restarting", "Started"]
     );
     assert!(handle.restart(a.id, Some("nobody"), false).await.is_err());
+    // The same while the next agent is still to find its task again, and its driver to be connected.
+    node.stop().await;
+    let node = rig.node().await;
+    let of_alloc = || node.handle().alloc_update(a.id);
+    eventually("the allocation to be known", || of_alloc().is_some()).await;
+    node.handle().restart(a.id, Some("t"), false).await.expect("restart");
+    eventually("a third start", || {
+        of_alloc()
+            .is_some_and(|u| u.task_states["t"].restarts == 2 && u.task_states["t"].state == TaskRunState::Running)
+    })
+    .await;
     end(&rig, node).await;
 }

@@ -396,6 +396,12 @@ impl Machine {
         (slot.phase == Phase::Running).then_some(slot.record.run.as_ref()).flatten()
     }
 
+    /// The run of a task that runs, also while its driver is still to find it again.
+    pub fn alive(&self, task: &str) -> Option<&Run> {
+        let slot = self.slots.get(task)?;
+        matches!(slot.phase, Phase::Running | Phase::Recovering).then_some(slot.record.run.as_ref()).flatten()
+    }
+
     /// Whether a driver call that starts or frees something is under way; it ends soon.
     pub fn unsettled(&self) -> bool {
         self.slots.values().any(|s| matches!(s.phase, Phase::Starting | Phase::Freeing))

@@ -303,7 +303,8 @@ impl Machine {
                 true
             }
             Phase::Starting | Phase::Recovering | Phase::Running => {
-                let begun = slot.kill.is_some();
+                // A restart that waits for its driver has stopped nothing yet.
+                let begun = slot.kill.is_some() && slot.phase != Phase::Recovering;
                 match &mut slot.kill {
                     Some(kill) if kill.after == After::Die => return false,
                     // Its restart is cancelled.
@@ -413,10 +414,13 @@ impl Machine {
             return;
         };
         match slot.phase {
-            Phase::Running if slot.kill.is_none() => {
+            // What is being recovered stops as soon as its driver has found it.
+            Phase::Running | Phase::Recovering if slot.kill.is_none() => {
                 events::push(&mut slot.record.state, events::restart_signaled(now.time, why));
                 slot.kill = Some(Kill { after: After::Restart, sent: false, error: String::new() });
-                self.begin_stop(task, now, out);
+                if slot.phase == Phase::Running {
+                    self.begin_stop(task, now, out);
+                }
             }
             Phase::Backoff => {
                 events::push(&mut slot.record.state, events::restart_signaled(now.time, why));

@@ -173,6 +173,28 @@ fn restarts_tell_why_and_of_no_kill() {
 }
 
 #[test]
+fn a_restart_waits_for_the_driver_that_finds_the_task_again() {
+    let record = task_record(
+        Some(Run { id: "a/t/1".into(), handle: Some(b"h".to_vec()), ..Run::default() }),
+        TaskRunState::Running,
+    );
+    let (mut p, _) = Play::begin(restored(record), S);
+    let ask = || Event::RestartAsked { tasks: vec!["t".into()], also_dead: false, why: "asked" };
+    assert_eq!(p.apply(ask(), 2 * S), Vec::<String>::new());
+    let mut stopped = Play { machine: p.machine.clone(), runs: p.runs.clone() };
+    let (task, run) = p.run("t");
+    let found = || Event::Recovered { task: task.clone(), run: run.clone(), result: Ok(()) };
+    assert_eq!(p.apply(found(), 3 * S), ["wait t", "stop t"]);
+    p.exited("t", 0, 4 * S);
+    assert_eq!(p.told("t")[1..], ["Restart Signaled", "Terminated", "Restarting"]);
+    // What is stopped meanwhile does not start again, and is not left to a driver that may never come.
+    assert_eq!(stopped.apply(Event::Removed, 3 * S), ["end unattended t"]);
+    assert_eq!(stopped.apply(found(), 4 * S), ["wait t", "stop t"]);
+    stopped.exited("t", 0, 5 * S);
+    assert_eq!(stopped.state("t"), TaskRunState::Dead);
+}
+
+#[test]
 fn whoever_comes_back_says_so_once() {
     let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), 0);
     p.started("t", S);
