@@ -18,6 +18,7 @@
 //! | [`leases`] | which leases have run out, and whether the servers are to blame |
 //! | [`locks`], [`variables`] | which variables may be written and locked by whom, and when locks end |
 //! | [`nodes`] | which nodes may register, and the effects of their facts, readiness and loss |
+//! | [`rolling`] | whose turn it is to restart with changed templates |
 //! | [`spaces`] | changes of namespaces and node pools, and what jobs of a namespace may use |
 //! | [`sessions`] | which session of a node is heard |
 //! | [`supervision`] | changes of the records of remote tasks |
@@ -54,6 +55,7 @@ pub mod periodic;
 pub mod plan;
 mod refused;
 pub mod reports;
+pub mod rolling;
 pub mod root_keys;
 pub mod runtimes;
 pub mod scaling;

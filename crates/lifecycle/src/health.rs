@@ -166,7 +166,8 @@ pub fn decide(
     Health::Undecided { again_at: next }
 }
 
-fn started_ns(state: &TaskState) -> Option<TimestampNs> {
+/// When the present or last run of the task began.
+pub(crate) fn started_ns(state: &TaskState) -> Option<TimestampNs> {
     state.started_at.ns()
 }
 

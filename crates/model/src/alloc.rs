@@ -194,6 +194,10 @@ impl Allocation {
     pub fn client_terminal(&self) -> bool {
         self.client_status.terminal()
     }
+    /// The restarts that changed templates of its tasks ask for.
+    pub fn rolling_restarts(&self) -> impl Iterator<Item = &RollingRestart> {
+        self.task_states.values().filter_map(|task| task.rolling_restart.as_deref())
+    }
     /// Terminal for one side or the other: it no longer counts.
     #[must_use]
     pub fn terminal(&self) -> bool {
@@ -247,6 +251,22 @@ pub struct DesiredTransition {
     pub force_reschedule: Option<bool>,
     /// Stop without shutdown_delay.
     pub no_shutdown_delay: Option<bool>,
+    /// It is its turn: a rolling restart that was [asked for](RollingRestart::asked) at this time or before may begin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rolling_restart: Option<TimestampNs>,
+}
+
+/// The restart of a task whose template with `rolling` has changed. It waits for its turn among the allocations of its
+/// group, and is over when the allocation is healthy with the new data.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct RollingRestart {
+    /// When the template changed, by the node's clock, Unix ns. It names the restart.
+    pub asked: TimestampNs,
+    /// When its turn had come, by the node's clock, Unix ns; 0 = it waits.
+    pub begun: TimestampNs,
+    /// The allocation has not become healthy with the new data.
+    pub unhealthy: bool,
 }
 
 /// Health of an allocation in its deployment.
@@ -362,6 +382,9 @@ pub struct TaskState {
     /// End of the last run.
     #[serde(serialize_with = "go_time::or_null")]
     pub finished_at: GoTime,
+    /// The restart that its changed templates ask for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rolling_restart: Option<Box<RollingRestart>>,
     /// The last ten events.
     #[serde(deserialize_with = "exact")]
     pub events: Vec<TaskEvent>,

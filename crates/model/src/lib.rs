@@ -57,7 +57,7 @@ pub use acl::{AclPolicy, AclRole, AclRolePolicy, AclToken, AclTokenRole, JobAcl,
 pub use acl_login::{AclAuthMethod, AclAuthMethodConfig, AclBindingRule};
 pub use alloc::{
     AllocClientUpdate, AllocDeploymentStatus, Allocation, ClientStatus, DesiredStatus, DesiredTransition, Happening,
-    MAX_RUN_EXCEEDED, TaskEvent, TaskRunState, TaskState,
+    MAX_RUN_EXCEEDED, RollingRestart, TaskEvent, TaskRunState, TaskState,
 };
 pub use charge::{RestartCharge, RestartCharges};
 pub use common::{Common, Text};

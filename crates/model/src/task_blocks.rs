@@ -131,6 +131,10 @@ pub struct Template {
     #[serde(rename = "Once")]
     #[job(left_out, server = false)]
     pub once: Option<bool>,
+    /// Restart at most `update.max_parallel` allocations of the group at a time.
+    #[serde(rename = "Rolling", skip_serializing_if = "Option::is_none")]
+    #[job(left_out)]
+    pub rolling: Option<bool>,
 }
 
 /// What runs in a task when a template has changed.

@@ -74,6 +74,11 @@ pub(crate) fn mistakes(t: &Template) -> Vec<String> {
             wrong.push(format!("Invalid change mode given: {other:?}. Must be one of: {}", change_mode::ALL.join(", ")))
         }
     }
+    if t.rolling == Some(true) && mode != change_mode::RESTART {
+        wrong.push(format!(
+            "rolling paces the restarts of change_mode \"restart\", and has no meaning with {mode:?}: leave one out"
+        ));
+    }
     if t.splay.is_some_and(|s| s < GoDuration::ZERO) {
         wrong.push("Must specify positive splay value".to_owned());
     }
@@ -115,6 +120,8 @@ mod tests {
             (json!({"ChangeMode": "signal", "ChangeSignal": "SIGHUP"}), None),
             (json!({"ChangeMode": "script", "ChangeScript": {"Command": "/bin/x"}}), None),
             (json!({"Wait": {"Min": 5, "Max": 9}}), None),
+            (json!({"Rolling": true}), None),
+            (json!({"Rolling": true, "ChangeMode": "noop"}), Some("rolling paces the restarts")),
             (json!({"EmbeddedTmpl": ""}), Some("either a source")),
             (json!({"SourcePath": "x"}), Some("either a source")),
             (json!({"EmbeddedTmpl": "", "SourcePath": "../t"}), Some("source \"../t\"")),

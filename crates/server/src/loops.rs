@@ -84,6 +84,8 @@ loops! {
         "ends";
     DEPLOYMENTS = "deployments" "", Work, "changed deployments, their jobs and allocations, deadlines",
         "which deployments to look at", "tries again in a second", "ends";
+    ROLLING = "rolling" " restarts", Work, "allocations that wait for their turn, what changes in their groups",
+        "which jobs to look at", "looks at every job again in a second", "ends";
     SUPERVISION = "supervision" " of remote tasks", Work, "changed slots, jobs and nodes, times of restarts",
         "which slots to check", "checks everything again in a second", "ends";
     SWEEP = "sweep" " of providers", Report, "its period, a newly reached provider, a person",

@@ -11,7 +11,8 @@ use crate::{
     config::ServerConfig,
     published::Published,
     reconciler::{
-        Collection, Deployments, Drains, Launches, Leases, Locks, Reconciler, Supervision, Tokens, part::Part as _,
+        Collection, Deployments, Drains, Launches, Leases, Locks, Reconciler, Rolling, Supervision, Tokens,
+        part::Part as _,
     },
     run_mark::Keeper,
     runner::Runner,
@@ -26,6 +27,7 @@ pub(crate) struct Parts {
     pub(crate) leases: Arc<Leases>,
     pub(crate) drains: Arc<Drains>,
     pub(crate) deployments: Arc<Deployments>,
+    pub(crate) rolling: Arc<Rolling>,
     pub(crate) launches: Arc<Launches>,
     pub(crate) locks: Arc<Locks>,
     pub(crate) supervision: Arc<Supervision>,
@@ -51,6 +53,7 @@ impl Parts {
             leases: Arc::new(Leases::new(config, queue.clone(), published.clone(), runner.clone())),
             drains: Arc::default(),
             deployments: Arc::default(),
+            rolling: Arc::default(),
             launches: Arc::default(),
             locks: Arc::default(),
             supervision: Arc::new(Supervision::new(sweeps.clone(), queue.clone())),
@@ -70,6 +73,7 @@ impl Parts {
         reconciler.start(&self.leases);
         reconciler.start(&self.drains);
         reconciler.start(&self.deployments);
+        reconciler.start(&self.rolling);
         reconciler.start(&self.launches);
         reconciler.start(&self.locks);
         reconciler.start(&self.supervision);
@@ -84,6 +88,7 @@ impl Parts {
         self.supervision.fill(state);
         self.drains.fill(state);
         self.deployments.fill(state);
+        self.rolling.fill(state);
         self.launches.fill(state);
         self.locks.fill(state);
         self.collection.fill(state);
@@ -112,6 +117,7 @@ impl Parts {
         self.sweeps.follow(commit);
         self.drains.follow(commit);
         self.deployments.follow(commit);
+        self.rolling.follow(commit);
         self.launches.follow(commit);
         self.locks.follow(commit);
         self.collection.follow(commit);

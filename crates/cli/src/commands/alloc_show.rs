@@ -9,7 +9,7 @@ use api::{
 };
 use model::{Allocation, Task, TaskState, metrics::AllocMetric};
 
-use super::{Shape, device_stats, stats};
+use super::{Shape, device_stats, rolling, stats};
 use crate::{
     conn::Conn,
     output::{self, Table, lower},
@@ -108,6 +108,9 @@ fn facts(a: &Allocation, shape: &Shape, time: impl Fn(i64) -> String) -> Vec<(&'
     ];
     if !a.deployment_id.is_nil() {
         rows.extend([("Deployment ID", shape.id(a.deployment_id)), ("Deployment Health", health.to_owned())]);
+    }
+    if let Some(text) = rolling::of_alloc(a) {
+        rows.push(("Rolling Restart", text.to_owned()));
     }
     if !a.next_allocation.is_nil() {
         rows.push(("Replacement Alloc ID", shape.id(a.next_allocation)));

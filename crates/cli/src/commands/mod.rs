@@ -52,6 +52,7 @@ pub(crate) mod placement;
 mod promotion;
 pub(crate) mod remote;
 mod resolve;
+mod rolling;
 pub(crate) mod scaling;
 pub(crate) mod server;
 pub(crate) mod service;

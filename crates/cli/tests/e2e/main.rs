@@ -49,6 +49,7 @@ mod preemption;
 mod reference;
 mod remote;
 mod remote_checks;
+mod rolling;
 mod secure_guide;
 mod servers;
 mod services;

@@ -69,6 +69,8 @@ pub(super) struct Script {
 pub(super) enum Change {
     Noop,
     Restart,
+    /// A restart when it is the allocation's turn in its group.
+    Rolling,
     Signal(String),
     Script(Script),
 }
@@ -171,6 +173,7 @@ fn planned(
                 at_start: script.run_on_first_render == Some(true),
             })
         }
+        _ if t.rolling == Some(true) => Change::Rolling,
         _ => Change::Restart,
     };
     let wait = t.wait.as_ref().map(|w| (w.min.unwrap_or_default().to_std(), w.max.unwrap_or_default().to_std()));

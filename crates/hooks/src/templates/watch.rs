@@ -186,7 +186,7 @@ impl Templates {
     ) -> Result<bool, String> {
         let splay = changes
             .iter()
-            .filter(|c| c.planned.change != Change::Noop)
+            .filter(|c| !matches!(c.planned.change, Change::Noop | Change::Rolling))
             .map(|c| c.planned.splay)
             .max()
             .unwrap_or_default();
@@ -212,17 +212,21 @@ impl Templates {
         }
         if changes.iter().any(|c| c.planned.change == Change::Restart) {
             // The start that follows saves the record. If the agent dies before, the next one finds the change again.
-            let (task, run) = (place.task.clone(), run.to_owned());
-            let why = "Template with change_mode restart re-rendered".to_owned();
-            let _ = place.inbox.send(Event::DataChanged { task, run, why });
+            let _ = place.inbox.send(restart(place, run, false));
             return Ok(true);
+        }
+        // The task goes on with its old data until it is its turn, and its other templates are followed meanwhile.
+        let (rolling, changes): (Vec<_>, Vec<_>) =
+            changes.into_iter().partition(|c| c.planned.change == Change::Rolling);
+        if !rolling.is_empty() {
+            let _ = place.inbox.send(restart(place, run, true));
         }
         let mut wanted: Vec<&Change> = changes.iter().map(|c| &c.planned.change).collect();
         wanted.sort();
         wanted.dedup();
         for change in wanted {
             let failure = match change {
-                Change::Noop | Change::Restart => None,
+                Change::Noop | Change::Restart | Change::Rolling => None,
                 Change::Signal(signal) => {
                     place.tell(events::template_signaling(now_ns(), signal));
                     let sent = self.drivers.signal(place.driver_name(), run, signal).await;
@@ -276,6 +280,12 @@ impl Templates {
             Err(e) => Some(e.to_string()),
         }
     }
+}
+
+/// The request to restart a run that has old data.
+fn restart(place: &TaskPlace, run: &str, rolling: bool) -> Event {
+    let why = "Template with change_mode restart re-rendered".to_owned();
+    Event::DataChanged { task: place.task.clone(), run: run.to_owned(), why, rolling }
 }
 
 /// A rendered template whose content differs from the task's file.

@@ -15,6 +15,7 @@ mod checks;
 mod health;
 mod local;
 mod remote;
+mod rolling;
 mod services;
 
 use std::{
@@ -98,9 +99,9 @@ pub enum Event {
     Removed,
     /// The agent stops for good and its tasks with it.
     StopLocal,
-    /// No server has been heard (true) or one is heard again.
-    CutOff(bool),
     /// True: no server answers the node; false: one answers again.
+    CutOff(bool),
+    /// Outcome of a start.
     Started { task: Arc<str>, run: String, result: Result<Launched, StartFailure> },
     /// Outcome of the recovery of a former agent's run.
     Recovered { task: Arc<str>, run: String, result: Result<(), String> },
@@ -122,8 +123,9 @@ pub enum Event {
     DriverSaid { task: Arc<str>, message: String, annotations: BTreeMap<String, String> },
     /// An event of the node for the task's history.
     Noted { task: Arc<str>, event: Box<model::TaskEvent> },
-    /// Files of the run (templates, tokens) have changed, and the job asks for a restart.
-    DataChanged { task: Arc<str>, run: String, why: String },
+    /// Files of the run (templates, tokens) have changed, and the job asks for a restart. A rolling one waits for its
+    /// turn.
+    DataChanged { task: Arc<str>, run: String, why: String, rolling: bool },
     /// The change of a template could not be announced to the run.
     TemplateFailed { task: Arc<str>, run: String, why: String },
     /// A check has run; without an outcome it could not run.
@@ -298,6 +300,7 @@ pub struct Machine {
     stopping_since: TimestampNs,
     destroyed: bool,
     health_timer: TimestampNs,
+    turn_timer: TimestampNs,
     /// The deadline for which a timer runs; 0 = none does.
     deadline_timer: TimestampNs,
     /// The last run of each check.
@@ -345,6 +348,7 @@ impl Machine {
             stopping_since: 0,
             destroyed: false,
             health_timer: 0,
+            turn_timer: 0,
             deadline_timer: 0,
             check_runs: BTreeMap::new(),
         }
@@ -543,7 +547,10 @@ impl Machine {
                 self.note(&task, events::driver(now.time, &message, &annotations))
             }
             Event::Noted { task, event } => self.note(&task, *event),
-            Event::DataChanged { task, run, why } => self.data_changed(&task, &run, &why, now, &mut out),
+            Event::DataChanged { task, run, why: _, rolling: true } => self.turn_asked(&task, &run, now),
+            Event::DataChanged { task, run, why, rolling: false } => {
+                self.data_changed(&task, &run, &why, now, &mut out)
+            }
             Event::TemplateFailed { task, run, why } => self.template_failed(&task, &run, &why, now, &mut out),
             Event::Checked { key, outcome, run } => self.checked(&key, outcome, run, now, &mut out),
             Event::ServiceProblem { service, why } => self.service_problem(&service, &why, now),
@@ -699,6 +706,7 @@ impl Machine {
         }
         self.look_at_checks(now);
         self.look_at_health(now, out);
+        self.look_at_turns(now, out);
         if self.over() && self.record.ended_at == 0 {
             self.record.ended_at = now.time;
         }

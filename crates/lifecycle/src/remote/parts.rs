@@ -14,6 +14,7 @@ pub fn undeliverable(task: &Task, provider: &RemoteProvider) -> Vec<String> {
     let files_of_node = task.templates.iter().any(|t| t.source.as_ref().is_some_and(|source| !source.is_empty()));
     let begins =
         task.templates.iter().filter_map(|t| t.change_script.as_ref()).any(|s| s.run_on_first_render == Some(true));
+    let rolling = task.templates.iter().any(|t| t.rolling == Some(true));
     let users_of_node = task.templates.iter().any(|t| t.uid.is_some() || t.gid.is_some());
     let rules = [
         (
@@ -56,6 +57,11 @@ pub fn undeliverable(task: &Task, provider: &RemoteProvider) -> Vec<String> {
             begins,
             "template.change_script.run_on_first_render: the node runs nothing in a task that runs elsewhere; do the \
                 first work in the task's command",
+        ),
+        (
+            rolling,
+            "template.rolling: templates of a task that runs elsewhere are rendered at its start alone, and never \
+                restart it; leave it out",
         ),
         (
             users_of_node,
@@ -154,7 +160,7 @@ mod tests {
         let full = RemoteProvider { volumes: true, ..RemoteProvider::default() };
         let poor = RemoteProvider { no_files: true, no_signals: true, ..RemoteProvider::default() };
         let inline = Template { data: Some("x".into()), ..Template::default() };
-        let cases: [(Task, &str, bool); 12] = [
+        let cases: [(Task, &str, bool); 13] = [
             (
                 Task { resources: Resources { cores: Some(1), ..Resources::default() }, ..Task::default() },
                 "deliver resources.cores:",
@@ -208,6 +214,11 @@ mod tests {
             (
                 Task { templates: vec![Template { uid: Some(1), ..inline.clone() }], ..Task::default() },
                 "deliver template.uid",
+                false,
+            ),
+            (
+                Task { templates: vec![Template { rolling: Some(true), ..inline.clone() }], ..Task::default() },
+                "deliver template.rolling",
                 false,
             ),
             (Task { templates: vec![inline], ..Task::default() }, "deliver template:", true),

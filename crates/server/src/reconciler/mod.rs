@@ -11,6 +11,7 @@ mod launches;
 mod leases;
 mod locks;
 pub(crate) mod part;
+mod rolling;
 mod supervision;
 mod tokens;
 
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use self::part::{Look, Part, RETRY};
 pub(crate) use self::{
     collection::Collection, deployments::Deployments, drains::Drains, launches::Launches, leases::Leases, locks::Locks,
-    supervision::Supervision, tokens::Tokens,
+    rolling::Rolling, supervision::Supervision, tokens::Tokens,
 };
 use crate::{commit::CommitQueue, published::Published, runner::Runner};
 

@@ -107,6 +107,11 @@ impl Applier<'_> {
                 *own = given;
             }
         }
+        // The node has to hear of it; the others wait for the plan that carries them out.
+        if t.rolling_restart.is_some() {
+            own.rolling_restart = t.rolling_restart;
+            alloc.alloc_modify_index = self.index;
+        }
         alloc.modify_time = self.now;
         self.put_alloc(alloc, Cause::AllocationUpdateDesiredStatus);
     }

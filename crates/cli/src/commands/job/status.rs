@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::periodic;
 use crate::{
-    commands::{Shape, alloc_table, cause, deployment, eval, newest_first, placement, remote as remote_tasks},
+    commands::{Shape, alloc_table, cause, deployment, eval, newest_first, placement, remote as remote_tasks, rolling},
     conn::Conn,
     output::{self, Table, lower},
     when,
@@ -155,6 +155,10 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, parts: Parts) -> 
     if let Some(d) = conn.ask(call::job_deployment(id)).await?.filter(|d| !d.id.is_nil()) {
         output::heading("Latest Deployment");
         deployment::show_latest(&d, shape);
+    }
+    if let Some(table) = rolling::of_job(&allocs) {
+        output::heading("Rolling Restarts");
+        table.print();
     }
     if !remote.is_empty() {
         output::heading("Remote Tasks");

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use model::{GoDuration, GoTime, MAX_RUN_EXCEEDED, Restart, RestartCharge, TaskRunState, job::job_type};
 
-use super::{After, Effect, Exit, Kill, Launched, Machine, Now, Phase, Run, StartFailure, Timer, dead};
+use super::{After, Effect, Exit, Kill, Launched, Machine, Now, Phase, Run, StartFailure, Timer, dead, rolling};
 use crate::{
     alloc::events,
     restart::{Decision, End},
@@ -59,6 +59,7 @@ impl Machine {
                 slot.record.state.failed = false;
                 slot.record.state.started_at = now.time.into();
                 slot.record.state.finished_at = GoTime::default();
+                rolling::started(&mut slot.record.state, now.time);
                 events::push(&mut slot.record.state, events::started(now.time));
                 out.push(Effect::Wait { task: task.clone(), run: run.to_owned(), handle });
                 if slot.kill.is_some() {
@@ -248,7 +249,7 @@ impl Machine {
                     self.send_stop(&task, out);
                 }
             }
-            Timer::Health => self.health_timer = 0,
+            Timer::Health => (self.health_timer, self.turn_timer) = (0, 0),
             // The order of tasks stops the tasks next.
             Timer::GroupDelay | Timer::Deadline => {}
             // A timer from before the last contact does not count.

@@ -1,0 +1,152 @@
+//! Rolling restarts: a task whose template has changed waits until the servers say that it is its turn, and counts as
+//! restarted when the allocation is healthy again.
+//!
+//! Everything is in the state of the tasks, which the servers see. What an agent had ordered before it ended is ordered
+//! again by the next one.
+
+use std::sync::Arc;
+
+use model::{RollingRestart, TaskRunState, TaskState, TimestampNs};
+
+use super::{After, Effect, Kill, Machine, Now, Phase, Timer};
+use crate::{
+    alloc::events,
+    health::{self, Criteria, Health},
+};
+
+/// Why a task is restarted whose turn has come.
+const WHY: &str = "Template with change_mode restart re-rendered";
+/// What people read of one whose turn has not.
+const WAITS: &str = "Template re-rendered, the task waits for its turn to restart among the allocations of its group";
+
+/// A start has read the new data. Whoever waited for its turn needs none any more.
+pub(super) fn started(state: &mut TaskState, now: TimestampNs) {
+    match &mut state.rolling_restart {
+        Some(restart) if restart.begun == 0 => state.rolling_restart = None,
+        // Also by a clock that was set back meanwhile.
+        Some(restart) => restart.begun = restart.begun.min(now),
+        None => {}
+    }
+}
+
+/// Whether the turn of this restart has come, and the task still runs with its old data.
+fn to_restart(state: &TaskState) -> bool {
+    let begun = state.rolling_restart.as_ref().map_or(0, |restart| restart.begun);
+    begun != 0
+        && state.state == TaskRunState::Running
+        && health::started_ns(state).is_some_and(|started| started < begun)
+}
+
+impl Machine {
+    /// A template with `rolling` has changed. Where another restart of the allocation has begun it is out of service
+    /// already, or runs with data that do it no good: then there is nothing to wait for.
+    pub(super) fn turn_asked(&mut self, task: &Arc<str>, run: &str, now: Now) {
+        let begun = |restart: &RollingRestart| restart.begun != 0;
+        let at_once = self.slots.values().any(|s| s.record.state.rolling_restart.as_deref().is_some_and(begun));
+        let granted = self.granted();
+        let Some(slot) = self.current(task, run).filter(|s| s.phase == Phase::Running && s.kill.is_none()) else {
+            return;
+        };
+        let state = &mut slot.record.state;
+        if state.rolling_restart.as_deref().is_some_and(|restart| restart.begun == 0) {
+            return;
+        }
+        // After a turn that was given, also by a clock that was set back.
+        let asked = now.time.max(granted.saturating_add(1));
+        let begun = if at_once { turn(state, now) } else { 0 };
+        state.rolling_restart = Some(Box::new(RollingRestart { asked, begun, unhealthy: false }));
+        if !at_once {
+            events::push(state, events::template(now.time, WAITS));
+        }
+    }
+
+    /// Up to which time restarts that were asked for have their turn; 0 = none had one.
+    fn granted(&self) -> TimestampNs {
+        self.alloc().desired_transition.rolling_restart.unwrap_or(0)
+    }
+
+    /// Restarts what has its turn, and follows what has restarted. Idempotent.
+    pub(super) fn look_at_turns(&mut self, now: Now, out: &mut Vec<Effect>) {
+        if self.ending().is_some()
+            || self.over()
+            || self.slots.values().all(|s| s.record.state.rolling_restart.is_none())
+        {
+            return;
+        }
+        let granted = self.granted();
+        let names: Vec<Arc<str>> = self.slots.keys().cloned().collect();
+        for name in names {
+            let Some(slot) = self.slots.get_mut(&name) else { continue };
+            if slot.record.state.rolling_restart.as_ref().is_some_and(|r| r.begun == 0 && r.asked <= granted) {
+                let state = &mut slot.record.state;
+                let begun = turn(state, now);
+                if let Some(restart) = &mut state.rolling_restart {
+                    restart.begun = begun;
+                }
+            }
+            if to_restart(&slot.record.state)
+                && matches!(slot.phase, Phase::Running | Phase::Recovering)
+                && slot.kill.is_none()
+            {
+                events::push(&mut slot.record.state, events::restart_signaled(now.time, WHY));
+                slot.kill = Some(Kill { after: After::Restart, sent: false, error: String::new() });
+                if slot.phase == Phase::Running {
+                    self.begin_stop(&name, now, out);
+                }
+            }
+        }
+        self.follow_restarted(now, out);
+    }
+
+    /// Decides whether the allocation is healthy with its new data, as in a deployment.
+    fn follow_restarted(&mut self, now: Now, out: &mut Vec<Effect>) {
+        let restarts = || self.slots.values().filter_map(|s| s.record.state.rolling_restart.as_deref());
+        let since = restarts().map(|restart| restart.begun).max().unwrap_or(0);
+        // Until the old run has ended, its health means nothing.
+        if since == 0 || self.slots.values().any(|s| s.kill.is_some() || to_restart(&s.record.state)) {
+            return;
+        }
+        let late = restarts().any(|restart| restart.unhealthy);
+        let update = self.group().and_then(|group| group.update.clone()).unwrap_or_default();
+        let criteria = Criteria::from(&update);
+        // Nobody is asked about a restart, and who came late may still come.
+        let deadline = if late { 0 } else { criteria.healthy_deadline_ns };
+        let criteria = Criteria { manual: false, healthy_deadline_ns: deadline, ..criteria };
+        let health = health::decide(&criteria, &self.specs, &self.states(), &self.check_health(), since, now.time);
+        match health {
+            Health::Healthy => self.edit_begun(|state| state.rolling_restart = None),
+            Health::Unhealthy(_) if late => {}
+            Health::Unhealthy(cause) => {
+                self.edit_begun(|state| {
+                    if let Some(restart) = &mut state.rolling_restart {
+                        restart.unhealthy = true;
+                    }
+                    let why = match &cause {
+                        health::Cause::Task => "a task has failed",
+                        health::Cause::Late(why) => why,
+                    };
+                    let said = format!("Unhealthy with the new template, the rest of the group waits: {why}");
+                    events::push(state, events::template(now.time, &said));
+                });
+            }
+            Health::Undecided { again_at: Some(at) } if at != self.turn_timer => {
+                self.turn_timer = at;
+                out.push(Effect::Wake { at, timer: Timer::Health });
+            }
+            Health::Undecided { .. } => {}
+        }
+    }
+
+    fn edit_begun(&mut self, edit: impl Fn(&mut TaskState)) {
+        for slot in self.slots.values_mut() {
+            if slot.record.state.rolling_restart.as_ref().is_some_and(|restart| restart.begun != 0) {
+                edit(&mut slot.record.state);
+            }
+        }
+    }
+}
+
+/// The time of a turn: after the start of the present run, also by a clock that was set back.
+fn turn(state: &TaskState, now: Now) -> TimestampNs {
+    now.time.max(health::started_ns(state).unwrap_or(0).saturating_add(1))
+}
