@@ -1,4 +1,8 @@
-//! Compresses the files of `web/` and lists them with their hash, so that the program holds each once.
+//! Makes one file of the modules of `web/`, compresses it and the other files, and lists them with their hash, so that
+//! the program holds each once.
+
+#[path = "bundle.rs"]
+mod bundle;
 
 use std::{
     env, fs,
@@ -17,14 +21,21 @@ fn main() -> io::Result<()> {
     let web = Path::new(&env::var("CARGO_MANIFEST_DIR").map_err(io::Error::other)?).join("web");
     let out = PathBuf::from(env::var("OUT_DIR").map_err(io::Error::other)?);
     println!("cargo::rerun-if-changed=web");
+    println!("cargo::rerun-if-changed=bundle.rs");
     let mut files = Vec::new();
     find(&web, &web, &mut files)?;
     files.sort();
+    let bundle = bundle::bundle("app.js", &|path| fs::read_to_string(web.join(path)).ok()).map_err(io::Error::other)?;
+    let idle = |path: &&String| path.ends_with(".js") && !path.starts_with("vendor/") && !bundle.modules.contains(path);
+    if let Some(idle) = files.iter().find(idle) {
+        return Err(io::Error::other(format!("web/{idle}: no module imports it")));
+    }
+    files.retain(|path| path == "app.js" || !bundle.modules.contains(path));
     let mut all = Sha256::new_with_prefix(fs::read(web.join("index.html"))?);
     let mut table = String::new();
     for (n, path) in files.iter().enumerate() {
         let Some((_, kind)) = KINDS.iter().find(|(end, _)| path.rsplit('.').next() == Some(end)) else { continue };
-        let bytes = fs::read(web.join(path))?;
+        let bytes = if path == "app.js" { bundle.text.clone().into_bytes() } else { fs::read(web.join(path))? };
         all.update(path);
         all.update(&bytes);
         let mut encoder = GzEncoder::new(Vec::new(), Compression::best());

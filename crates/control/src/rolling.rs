@@ -24,14 +24,14 @@ pub fn decide(state: &State, jobs: &BTreeSet<JobKey>, stamp: Stamp) -> Decision 
     let mut turns = Vec::new();
     for job in jobs.iter().filter_map(|key| state.job(key)).filter(|job| !job.stopped()) {
         let mut groups: BTreeMap<&str, Vec<&Arc<Allocation>>> = BTreeMap::new();
-        for alloc in state.allocs_by_job(&job.key()).filter(|alloc| counts(alloc)) {
+        for alloc in state.allocs_by_job(&job.key()) {
             groups.entry(&alloc.task_group).or_default().push(alloc);
         }
-        for (name, members) in groups {
-            let Some(group) = job.group(name).filter(|_| members.iter().any(|alloc| waits(alloc).is_some())) else {
+        for (name, allocs) in groups {
+            let Some(group) = job.group(name).filter(|_| allocs.iter().any(|alloc| waits(alloc).is_some())) else {
                 continue;
             };
-            let of_group = look(state, job, group, &members, stamp.now);
+            let of_group = look(state, job, group, &allocs, stamp.now);
             decision.wake_at = decision.wake_at.into_iter().chain(of_group.wake_at).min();
             decision.reasons.push(format!("job {} group {name}: {}", job.id, of_group.why));
             turns.extend(of_group.turns);
@@ -50,16 +50,19 @@ struct OfGroup {
     why: String,
 }
 
-fn look(state: &State, job: &Job, group: &TaskGroup, members: &[&Arc<Allocation>], now: TimestampNs) -> OfGroup {
+fn look(state: &State, job: &Job, group: &TaskGroup, allocs: &[&Arc<Allocation>], now: TimestampNs) -> OfGroup {
     let nothing = |why: String, wake_at| OfGroup { turns: Vec::new(), wake_at, why };
+    let members: Vec<&Arc<Allocation>> = allocs.iter().copied().filter(|alloc| !alloc.terminal()).collect();
     if let Some(ill) = members.iter().find(|alloc| alloc.rolling_restarts().any(|restart| restart.unhealthy)) {
         return nothing(format!("allocation {} is not healthy with its new templates, the others wait", ill.id), None);
     }
     let update = group.update.clone().unwrap_or_default();
+    let min_healthy = update.min_healthy_time().nanos();
+    let up = |alloc: &Allocation| up_from(state, job, alloc, min_healthy);
     let (mut down, mut wake_at, mut waiting) = (0, None::<TimestampNs>, Vec::new());
-    for alloc in members {
-        match up_from(state, job, alloc, update.min_healthy_time().nanos()) {
-            Some(at) if at <= now => waiting.extend(waits(alloc).map(|asked| (asked, *alloc))),
+    for alloc in &members {
+        match up(alloc) {
+            Some(at) if at <= now => waiting.extend(waits(alloc).map(|restart| (restart, *alloc))),
             later => {
                 down += 1;
                 wake_at = wake_at.into_iter().chain(later).min();
@@ -77,36 +80,57 @@ fn look(state: &State, job: &Job, group: &TaskGroup, members: &[&Arc<Allocation>
     if room == 0 {
         return nothing(format!("{} wait, {down} are out of service, max_parallel is {most}", waiting.len()), wake_at);
     }
-    waiting.sort_by(|(a, x), (b, y)| (a, x.index(), x.id).cmp(&(b, y.index(), y.id)));
+    // The same data would end the others as well.
+    let healed = |alloc: &Allocation| {
+        let last = replaced_by(state, alloc);
+        last.id != alloc.id && up(last).is_some_and(|at| at <= now)
+    };
+    let ended = allocs.iter().filter_map(|alloc| failed_with(alloc).map(|at| (at, *alloc)));
+    let worst = ended.filter(|(_, alloc)| !healed(alloc)).max_by_key(|(at, _)| *at);
+    if let Some((at, ill)) = worst {
+        let before = waiting.len();
+        waiting.retain(|(restart, _)| restart.changed > at);
+        if waiting.is_empty() && before > 0 {
+            return nothing(format!("allocation {} has failed with its new templates, {before} wait", ill.id), wake_at);
+        }
+    }
+    waiting.sort_by(|(a, x), (b, y)| (a.asked, x.index(), x.id).cmp(&(b.asked, y.index(), y.id)));
     let left = waiting.len().saturating_sub(room);
     waiting.truncate(room);
-    let turn = |asked| DesiredTransition { rolling_restart: Some(asked), ..DesiredTransition::default() };
-    let turns: Vec<_> = waiting.into_iter().map(|(asked, alloc)| (alloc.id, turn(asked))).collect();
+    let turn = |turn| DesiredTransition { rolling_restart: turn, ..DesiredTransition::default() };
+    let turns: Vec<_> = waiting.into_iter().map(|(restart, alloc)| (alloc.id, turn(restart.turn))).collect();
     OfGroup { why: format!("{} may restart, {left} wait on", turns.len()), turns, wake_at }
 }
 
-/// Whether it belongs to its group: it should run, and has not been replaced.
-fn counts(alloc: &Allocation) -> bool {
-    !alloc.server_terminal()
-        && match alloc.client_status {
-            ClientStatus::Complete => false,
-            ClientStatus::Failed | ClientStatus::Lost => alloc.next_allocation.is_nil(),
-            ClientStatus::Pending | ClientStatus::Running | ClientStatus::Unknown => true,
-        }
+/// When it failed for good in a rolling restart.
+fn failed_with(alloc: &Allocation) -> Option<TimestampNs> {
+    let began = alloc.client_status == ClientStatus::Failed && alloc.rolling_restarts().any(|r| r.begun != 0);
+    let ends = || alloc.task_states.values().filter_map(|task| task.finished_at.ns());
+    began.then(|| ends().max().unwrap_or(alloc.modify_time))
 }
 
-/// For which restart it waits, if it has had no turn for it.
-fn waits(alloc: &Allocation) -> Option<TimestampNs> {
-    let asked = alloc.rolling_restarts().filter(|restart| restart.begun == 0).map(|restart| restart.asked).max()?;
-    let leaves = alloc.desired_transition.migrate == Some(true);
-    (!leaves && alloc.desired_transition.rolling_restart.is_none_or(|given| given < asked)).then_some(asked)
+/// The last of those that have replaced it one after the other; itself, if none has.
+fn replaced_by<'a>(state: &'a State, alloc: &'a Allocation) -> &'a Allocation {
+    let mut last = alloc;
+    // An allocation is replaced by a newer one, so this ends.
+    while let Some(next) = state.alloc(last.next_allocation).filter(|next| next.create_index > last.create_index) {
+        last = next;
+    }
+    last
+}
+
+/// The restart for which it waits, if its turn has not come.
+fn waits(alloc: &Allocation) -> Option<&RollingRestart> {
+    let restart =
+        alloc.rolling_restarts().filter(|restart| restart.begun == 0).max_by_key(|restart| restart.changed)?;
+    let leaves = alloc.terminal() || alloc.desired_transition.migrate == Some(true);
+    (!leaves && alloc.desired_transition.rolling_restart != restart.turn).then_some(restart)
 }
 
 /// From when it counts as in service if nothing changes; None = it is out of service until it reports something else.
 fn up_from(state: &State, job: &Job, alloc: &Allocation, min_healthy: i64) -> Option<TimestampNs> {
-    let restarts = |restart: &RollingRestart| {
-        restart.begun != 0 || alloc.desired_transition.rolling_restart.is_some_and(|given| given >= restart.asked)
-    };
+    let restarts =
+        |restart: &RollingRestart| restart.begun != 0 || alloc.desired_transition.rolling_restart == restart.turn;
     let tried =
         state.deployment(alloc.deployment_id).is_some_and(|d| d.status.active()) && alloc.healthy() != Some(true);
     if alloc.client_status != ClientStatus::Running || tried || alloc.rolling_restarts().any(restarts) {
@@ -187,7 +211,7 @@ impl Changed {
             taken.extend(self.waiting.iter().cloned());
         }
         for key in &taken {
-            if state.allocs_by_job(key).any(|alloc| counts(alloc) && alloc.rolling_restarts().next().is_some()) {
+            if state.allocs_by_job(key).any(|alloc| !alloc.terminal() && alloc.rolling_restarts().next().is_some()) {
                 self.waiting.insert(key.clone());
             } else {
                 self.waiting.remove(key);

@@ -251,9 +251,14 @@ pub struct DesiredTransition {
     pub force_reschedule: Option<bool>,
     /// Stop without shutdown_delay.
     pub no_shutdown_delay: Option<bool>,
-    /// It is its turn: a rolling restart that was [asked for](RollingRestart::asked) at this time or before may begin.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rolling_restart: Option<TimestampNs>,
+    /// The [turn](RollingRestart::turn) that has come; 0 = none has. One byte: a million allocations have it.
+    #[serde(skip_serializing_if = "no_turn")]
+    pub rolling_restart: u8,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it like this")]
+fn no_turn(turn: &u8) -> bool {
+    *turn == 0
 }
 
 /// The restart of a task whose template with `rolling` has changed. It waits for its turn among the allocations of its
@@ -261,8 +266,12 @@ pub struct DesiredTransition {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct RollingRestart {
-    /// When the template changed, by the node's clock, Unix ns. It names the restart.
+    /// The turn that it waits for: another one than the last that had come, 1 to 255.
+    pub turn: u8,
+    /// When the template changed first, by the node's clock, Unix ns.
     pub asked: TimestampNs,
+    /// When it changed last, by the node's clock, Unix ns.
+    pub changed: TimestampNs,
     /// When its turn had come, by the node's clock, Unix ns; 0 = it waits.
     pub begun: TimestampNs,
     /// The allocation has not become healthy with the new data.

@@ -24,9 +24,17 @@ fn files_below(dir: &Path, found: &mut Vec<String>) {
 fn every_file_is_embedded_and_its_compressed_form_is_the_same() {
     let mut found = Vec::new();
     files_below(&web(), &mut found);
-    for name in found.iter().filter(|name| name.ends_with(".js") || name.ends_with(".css")) {
+    let alone = |name: &&String| name.ends_with(".css") || name.starts_with("vendor/") && name.ends_with(".js");
+    for name in found.iter().filter(alone) {
         let asset = ui::asset(&format!("{}/{name}", ui::hash())).unwrap_or_else(|| panic!("{name} is not embedded"));
         assert!(asset.bytes().expect("gzip") == fs::read(web().join(name)).expect("file"), "{name}");
+    }
+    // The own modules are one file, which has them all.
+    let app = ui::asset(&format!("{}/app.js", ui::hash())).expect("the script").bytes().expect("gzip");
+    let app = String::from_utf8(app).expect("text");
+    for name in found.iter().filter(|name| name.ends_with(".js") && !name.starts_with("vendor/")) {
+        assert_eq!(app.matches(&format!("// {name}\n")).count(), 1, "{name}");
+        assert!(name == "app.js" || ui::asset(&format!("{}/{name}", ui::hash())).is_none(), "{name} is there twice");
     }
     assert!(ui::asset("0000000000000000/app.js").is_none() && ui::asset("app.js").is_none());
     assert!(ui::shell().html.contains(&format!("/ui/-/{}/app.js", ui::hash())) && !ui::shell().html.contains("@HASH@"));

@@ -1,12 +1,13 @@
 // The shell: navigation, theme, keys, and which page is shown.
 import { render } from "./vendor/preact.js";
 import { useEffect, useState } from "./vendor/hooks.js";
-import { setToken, write } from "./lib/api.js";
+import { write } from "./lib/api.js";
 import { Expiry } from "./lib/expiry.js";
 import { html } from "./lib/html.js";
 import { complete } from "./lib/oidc.js";
 import { Palette } from "./lib/palette.js";
 import { Title } from "./lib/parts.js";
+import { setToken } from "./lib/token.js";
 import { parse } from "./lib/routes.js";
 import { Access, AccessOf } from "./pages/access.js";
 import { Exec } from "./pages/exec.js";

@@ -86,7 +86,9 @@ impl World {
 
     /// New data come to an allocation, which waits.
     fn data(&mut self, n: u32) {
-        self.tells(n, Some(RollingRestart { asked: self.now, ..RollingRestart::default() }));
+        let turn = self.state.alloc(id(n)).expect("placed").desired_transition.rolling_restart + 1;
+        let restart = RollingRestart { turn, asked: self.now, changed: self.now, ..RollingRestart::default() };
+        self.tells(n, Some(restart));
     }
 
     /// What the servers decide and commit: the allocations that have got their turn.
@@ -112,9 +114,9 @@ impl World {
         decide(&self.state, &[self.job()].into(), Stamp { index: 0, now: self.now }).reasons.join("; ")
     }
 
-    fn given(&self) -> Vec<(u32, i64)> {
-        let given = |alloc: &Arc<Allocation>| alloc.desired_transition.rolling_restart.map(|at| (alloc.index(), at));
-        let mut all: Vec<_> = self.state.allocs().filter_map(given).collect();
+    fn given(&self) -> Vec<(u32, u8)> {
+        let given = |alloc: &Arc<Allocation>| (alloc.index(), alloc.desired_transition.rolling_restart);
+        let mut all: Vec<_> = self.state.allocs().map(given).filter(|(_, turn)| *turn != 0).collect();
         all.sort_unstable();
         all
     }
@@ -185,7 +187,7 @@ fn data_that_do_no_good_stop_at_the_first_until_there_are_better() {
     assert_eq!(w.look(), Vec::<u32>::new(), "one may be out of service besides, and still nobody follows");
     assert!(w.why().contains("is not healthy with its new templates"), "{}", w.why());
     // Better data: the ill one restarts at once, by itself.
-    let restart = RollingRestart { asked: w.now, begun: w.now, unhealthy: false };
+    let restart = RollingRestart { turn: 2, asked: w.now, changed: w.now, begun: w.now, unhealthy: false };
     w.tells(0, Some(restart));
     w.now += 10 * S;
     w.healthy(0);
@@ -221,6 +223,50 @@ fn whoever_is_out_of_service_for_another_reason_counts() {
     let migrate = DesiredTransition { migrate: Some(true), ..DesiredTransition::default() };
     w.apply(Change::AllocTransitions(vec![(id(0), migrate)]).into());
     assert_eq!(w.look(), [1]);
+}
+
+#[test]
+fn whoever_has_failed_for_good_stops_those_with_the_same_data() {
+    // A system job: nothing replaces it.
+    let mut w = World::new("system", 1, 3, 1);
+    (0..3).for_each(|n| w.data(n));
+    assert_eq!(w.look(), [0]);
+    w.begins(0);
+    w.now += S;
+    let restart = RollingRestart { unhealthy: true, ..*w.task(0).rolling_restart.expect("it was asked for") };
+    let dead = TaskState {
+        state: TaskRunState::Dead,
+        failed: true,
+        finished_at: w.now.into(),
+        rolling_restart: Some(Box::new(restart)),
+        ..TaskState::default()
+    };
+    w.report(0, ClientStatus::Failed, dead.clone());
+    w.now += 100 * S;
+    assert_eq!(w.look(), Vec::<u32>::new());
+    assert!(w.why().contains("has failed with its new templates, 2 wait"), "{}", w.why());
+    // Better data.
+    let better = RollingRestart { changed: w.now, ..*w.task(1).rolling_restart.expect("it was asked for") };
+    w.tells(1, Some(better));
+    assert_eq!(w.look(), [1]);
+
+    // A service: the replacement shows whether the data were to blame.
+    let mut w = World::new("service", 3, 3, 2);
+    (0..3).for_each(|n| w.data(n));
+    assert_eq!(w.look(), [0, 1]);
+    w.begins(0);
+    w.begins(1);
+    w.now += 10 * S;
+    w.healthy(1);
+    w.report(0, ClientStatus::Failed, TaskState { finished_at: w.now.into(), ..dead });
+    w.place(3);
+    let mut replaced = Allocation::clone(w.state.alloc(id(0)).expect("placed"));
+    replaced.next_allocation = id(3);
+    w.apply(Change::UpsertAllocs(vec![replaced]).into());
+    w.report(3, ClientStatus::Running, TaskState { started_at: w.now.into(), ..running() });
+    assert_eq!(w.look(), Vec::<u32>::new(), "one may be out of service besides");
+    w.now += 10 * S;
+    assert_eq!(w.look(), [2]);
 }
 
 #[test]
@@ -272,7 +318,7 @@ proptest! {
         };
         let go = |w: &mut World, n: u32| match w.task(n).rolling_restart.as_deref() {
             Some(restart) if restart.begun != 0 => w.healthy(n),
-            Some(restart) if w.given().contains(&(n, restart.asked)) => w.begins(n),
+            Some(restart) if w.given().contains(&(n, restart.turn)) => w.begins(n),
             _ => {}
         };
         for step in steps {

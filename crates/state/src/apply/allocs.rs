@@ -108,7 +108,7 @@ impl Applier<'_> {
             }
         }
         // The node has to hear of it; the others wait for the plan that carries them out.
-        if t.rolling_restart.is_some() {
+        if t.rolling_restart != 0 {
             own.rolling_restart = t.rolling_restart;
             alloc.alloc_modify_index = self.index;
         }

@@ -1,16 +1,8 @@
-// Requests to the agent. The token is in sessionStorage and goes into a header, never into an address.
+// Requests to the agent.
 import { useEffect, useState } from "../vendor/hooks.js";
 import { listen } from "./stream.js";
+import { token } from "./token.js";
 import { topicsOf } from "./topics.js";
-
-const KEY = "drover-token";
-export const token = () => sessionStorage.getItem(KEY) ?? "";
-/** Name of the event that tells of another token. */
-export const CHANGED = "drover-token";
-export function setToken(value) {
-  if (value) sessionStorage.setItem(KEY, value); else sessionStorage.removeItem(KEY);
-  dispatchEvent(new Event(CHANGED));
-}
 
 /** What the server refused: its own sentence and the status. */
 export class Refused extends Error {

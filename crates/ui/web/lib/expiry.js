@@ -1,7 +1,8 @@
 // Tells that the token of this tab ends soon, so that nobody loses what is being typed.
 import { useEffect, useState } from "../vendor/hooks.js";
 import { html } from "./html.js";
-import { CHANGED, read, token } from "./api.js";
+import { read } from "./api.js";
+import { CHANGED, token } from "./token.js";
 import { span } from "./format.js";
 
 const SOON_MS = 10 * 60_000;

@@ -1,4 +1,13 @@
-// How jobs of a list are: what is not as it should be, and which of them belong below others. Pure.
+// How jobs of a list are: what is not as it should be, and which of them belong below others. Pure; what is asked for
+// again of the same job or list is remembered, because a list of ten thousand is asked at each key of its filter.
+
+function remembered(make) {
+  const known = new WeakMap();
+  return (of) => {
+    if (!known.has(of)) known.set(of, make(of));
+    return known.get(of);
+  };
+}
 
 /** Allocations of a job by state, over its groups. */
 export function tally(job) {
@@ -9,11 +18,22 @@ export function tally(job) {
 }
 
 /** What a person looks for, as `[word, class, count]`, the worst first. */
-export function faults(job) {
+export const faults = remembered((job) => {
   const n = tally(job);
   return [["not placed", "warn", n.Queued], ["failed", "bad", n.Failed], ["lost", "bad", n.Lost],
     ["unknown", "warn", n.Unknown], ["starting", "idle", n.Starting]].filter(([, , count]) => count > 0);
-}
+});
+
+/** How many jobs of a list have each fault, as `[word, count]`. */
+export const faulty = remembered((jobs) => {
+  const wrong = new Map();
+  jobs.forEach((job) => faults(job).forEach(([word]) => wrong.set(word, (wrong.get(word) ?? 0) + 1)));
+  return [...wrong];
+});
+
+/** What a filter is compared with, in small letters. */
+export const words = remembered((job) => `${job.ID} ${job.Namespace} ${job.Type} ${job.Status} ${
+  job.Orphan ? "orphan" : ""} ${faults(job).map(([word]) => word).join(" ")}`.toLowerCase());
 
 /** One word for how a job went or goes. */
 export function worst(job) {
@@ -28,8 +48,11 @@ export function worst(job) {
  * The rows of a list without the children whose parent is in it; a child whose parent is gone is marked: nothing is
  * hidden that nobody else shows.
  */
-export function folded(jobs) {
+export const folded = remembered((jobs) => {
   const there = new Set(jobs.map((job) => JSON.stringify([job.Namespace, job.ID])));
   return jobs.filter((job) => !job.ParentID || !there.has(JSON.stringify([job.Namespace, job.ParentID])))
     .map((job) => (job.ParentID ? { ...job, Orphan: true } : job));
-}
+});
+
+/** The rows of a list that has not come whole: whose parent is missing is not known yet. */
+export const unfolded = remembered((jobs) => jobs.filter((job) => !job.ParentID));

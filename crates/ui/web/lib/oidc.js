@@ -1,5 +1,6 @@
 // Logins by an identity provider: to it and back. What the way back needs stays in this tab.
-import { setToken, write } from "./api.js";
+import { write } from "./api.js";
+import { setToken } from "./token.js";
 
 const KEPT = "drover-login";
 const BACK = "/ui/settings/tokens";

@@ -1,6 +1,6 @@
 // One event stream for all tabs of a browser that show the same token. A browser opens six connections to an agent:
 // with one for each tab, six tabs would stop each other.
-import { token } from "./api.js";
+import { token } from "./token.js";
 import { sharedName } from "./topics.js";
 
 /** Events are passed on together, this often. */

@@ -1,7 +1,8 @@
 // A terminal in a task. The terminal's own code is loaded by this page only.
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
-import { token, useLive } from "../lib/api.js";
+import { useLive } from "../lib/api.js";
+import { token } from "../lib/token.js";
 import { decode, encode } from "../lib/base64.js";
 import { plain } from "../lib/format.js";
 import { allocHref, jobHref } from "../lib/routes.js";

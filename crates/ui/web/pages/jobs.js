@@ -2,7 +2,7 @@ import { useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { Refused, useLive, write } from "../lib/api.js";
 import { plain, unplaced, ago } from "../lib/format.js";
-import { faults, folded, tally } from "../lib/jobs.js";
+import { faults, faulty, folded, tally, unfolded, words } from "../lib/jobs.js";
 import { allocHref, jobHref, nodeHref } from "../lib/routes.js";
 import { Children } from "./children.js";
 import { ServicesOf } from "./cluster.js";
@@ -17,13 +17,11 @@ export function Jobs() {
     <div class="tools"><${Search} value=${filter} onInput=${setFilter} /><label><input type="checkbox" checked=${all}
       onChange=${(e) => showAll(e.target.checked)} /> Also children</label><a href="/ui/jobs/run">Run a job</a></div>
     <${Loaded} live=${live}>${([jobs]) => {
-      const given = all ? jobs : live.partial ? jobs.filter((j) => !j.ParentID) : folded(jobs);
-      const wrong = new Map();
-      given.forEach((j) => faults(j).forEach(([word]) => wrong.set(word, (wrong.get(word) ?? 0) + 1)));
-      const words = (j) => `${j.ID} ${j.Namespace} ${j.Type} ${j.Status} ${j.Orphan ? "orphan" : ""} ${
-        faults(j).map(([word]) => word).join(" ")}`.toLowerCase();
-      const rows = filter ? given.filter((j) => words(j).includes(filter.toLowerCase())) : given;
-      return html`${wrong.size > 0 && html`<div class="counts">${[...wrong].map(([word, n]) => html`<button key=${word}
+      const given = all ? jobs : live.partial ? unfolded(jobs) : folded(jobs);
+      const wrong = faulty(given);
+      const sought = filter.toLowerCase();
+      const rows = filter ? given.filter((j) => words(j).includes(sought)) : given;
+      return html`${wrong.length > 0 && html`<div class="counts">${wrong.map(([word, n]) => html`<button key=${word}
           class="count" onClick=${() => setFilter(word)}><b>${n}</b>${n === 1 ? "job" : "jobs"} ${word}</button>`)}</div>`}
         <${Table} rows=${rows} heads=${["Job", "State", "Running", "Not as it should be", "*Type", "*Namespace"]}
         none=${jobs.length ? "No job matches the filter." : "No job has been registered yet."}

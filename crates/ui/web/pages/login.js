@@ -1,7 +1,8 @@
 // Who this tab is to the cluster: a token that is pasted, or a login by an identity provider.
 import { useEffect, useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
-import { read, setToken, token } from "../lib/api.js";
+import { read } from "../lib/api.js";
+import { setToken, token } from "../lib/token.js";
 import { plain } from "../lib/format.js";
 import { begin, withToken } from "../lib/oidc.js";
 import { Problem, Title } from "../lib/parts.js";

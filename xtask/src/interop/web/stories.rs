@@ -796,10 +796,19 @@ fn many(page: &mut Page) -> Result<()> {
     let first = begun.elapsed();
     let elements = page.eval("document.querySelectorAll('*').length")?;
     ensure!(elements.as_u64() < Some(1_500), "{elements} elements for a screen of rows");
-    let begun = Instant::now();
-    page.fill("Filter", "job-7-1249")?;
-    page.until("one row", "document.querySelectorAll('tbody tr').length === 1")?;
-    eprintln!("    {MANY} jobs: first rows after {first:.2?}, filtered after {:.2?}", begun.elapsed());
+    page.until("the whole list", &format!("document.body.innerText.includes('of {MANY}')"))?;
+    // Measured in the page, from the key to the painted rows: from outside it would be the time of asking as well.
+    let filtered = page.eval(
+        "(async () => { const field = document.querySelector('input[type=search]'), begun = performance.now(); \
+         field.value = 'job-7-1249'; field.dispatchEvent(new Event('input', { bubbles: true })); \
+         while (document.querySelectorAll('tbody tr').length !== 1) await new Promise(requestAnimationFrame); \
+         await new Promise(requestAnimationFrame); return performance.now() - begun; })()",
+    )?;
+    let requests = page.eval("performance.getEntriesByType('resource').length + 1")?;
+    eprintln!(
+        "    {MANY} jobs: first rows after {first:.2?}, filtered after {:.0} ms, {requests} requests",
+        filtered.as_f64().unwrap_or(f64::NAN)
+    );
     Ok(())
 }
 

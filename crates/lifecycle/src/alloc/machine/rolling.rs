@@ -43,26 +43,22 @@ impl Machine {
     pub(super) fn turn_asked(&mut self, task: &Arc<str>, run: &str, now: Now) {
         let begun = |restart: &RollingRestart| restart.begun != 0;
         let at_once = self.slots.values().any(|s| s.record.state.rolling_restart.as_deref().is_some_and(begun));
-        let granted = self.granted();
+        // All that wait have one turn, which is not the last one that had come.
+        let turn = self.alloc().desired_transition.rolling_restart % u8::MAX + 1;
         let Some(slot) = self.current(task, run).filter(|s| s.phase == Phase::Running && s.kill.is_none()) else {
             return;
         };
         let state = &mut slot.record.state;
-        if state.rolling_restart.as_deref().is_some_and(|restart| restart.begun == 0) {
+        if let Some(restart) = state.rolling_restart.as_deref_mut().filter(|restart| restart.begun == 0) {
+            restart.changed = now.time.max(restart.changed);
             return;
         }
-        // After a turn that was given, also by a clock that was set back.
-        let asked = now.time.max(granted.saturating_add(1));
-        let begun = if at_once { turn(state, now) } else { 0 };
-        state.rolling_restart = Some(Box::new(RollingRestart { asked, begun, unhealthy: false }));
+        let (asked, changed) = (now.time, now.time);
+        let begun = if at_once { begins(state, now) } else { 0 };
+        state.rolling_restart = Some(Box::new(RollingRestart { turn, asked, changed, begun, unhealthy: false }));
         if !at_once {
             events::push(state, events::template(now.time, WAITS));
         }
-    }
-
-    /// Up to which time restarts that were asked for have their turn; 0 = none had one.
-    fn granted(&self) -> TimestampNs {
-        self.alloc().desired_transition.rolling_restart.unwrap_or(0)
     }
 
     /// Restarts what has its turn, and follows what has restarted. Idempotent.
@@ -73,13 +69,13 @@ impl Machine {
         {
             return;
         }
-        let granted = self.granted();
+        let come = self.alloc().desired_transition.rolling_restart;
         let names: Vec<Arc<str>> = self.slots.keys().cloned().collect();
         for name in names {
             let Some(slot) = self.slots.get_mut(&name) else { continue };
-            if slot.record.state.rolling_restart.as_ref().is_some_and(|r| r.begun == 0 && r.asked <= granted) {
+            if slot.record.state.rolling_restart.as_ref().is_some_and(|r| r.begun == 0 && r.turn == come) {
                 let state = &mut slot.record.state;
-                let begun = turn(state, now);
+                let begun = begins(state, now);
                 if let Some(restart) = &mut state.rolling_restart {
                     restart.begun = begun;
                 }
@@ -146,7 +142,7 @@ impl Machine {
     }
 }
 
-/// The time of a turn: after the start of the present run, also by a clock that was set back.
-fn turn(state: &TaskState, now: Now) -> TimestampNs {
+/// When a restart begins: after the start of the present run, also by a clock that was set back.
+fn begins(state: &TaskState, now: Now) -> TimestampNs {
     now.time.max(health::started_ns(state).unwrap_or(0).saturating_add(1))
 }

@@ -11,10 +11,10 @@ impl Play {
         self.apply(Event::DataChanged { task, run, why: "changed".into(), rolling: true }, at)
     }
 
-    /// The servers say that it is its turn for what was asked for by then.
-    fn turn(&mut self, until: i64, at: i64) -> Vec<String> {
+    /// The servers say that this turn has come.
+    fn turn(&mut self, turn: u8, at: i64) -> Vec<String> {
         let mut alloc = self.machine.alloc().clone();
-        alloc.desired_transition.rolling_restart = Some(until);
+        alloc.desired_transition.rolling_restart = turn;
         let job = self.machine.job().clone();
         self.apply(Event::Changed(alloc.share(), job), at)
     }
@@ -51,13 +51,13 @@ fn running(tasks: &[&str]) -> Play {
 fn a_task_waits_for_its_turn_and_is_followed_until_it_is_healthy() {
     let mut p = running(&["t", "other"]);
     assert_eq!(p.data("t", 20 * S), Vec::<String>::new());
-    let waits = RollingRestart { asked: 20 * S, ..RollingRestart::default() };
+    let waits = RollingRestart { turn: 1, asked: 20 * S, changed: 20 * S, ..RollingRestart::default() };
     assert_eq!(p.restart("t"), Some(waits.clone()));
     assert_eq!(p.data("t", 21 * S), Vec::<String>::new());
-    assert_eq!(p.restart("t"), Some(waits), "it waits already");
-    assert_eq!(p.turn(19 * S, 22 * S), Vec::<String>::new(), "a former turn");
-    assert_eq!(p.turn(20 * S, 23 * S), ["stop t"]);
-    assert_eq!(p.turn(20 * S, 24 * S), Vec::<String>::new());
+    assert_eq!(p.restart("t"), Some(RollingRestart { changed: 21 * S, ..waits }), "it waits already");
+    assert_eq!(p.turn(255, 22 * S), Vec::<String>::new(), "another turn");
+    assert_eq!(p.turn(1, 23 * S), ["stop t"]);
+    assert_eq!(p.turn(1, 24 * S), Vec::<String>::new());
     assert_eq!(p.again("t", 25 * S), ["wait t", "health at 35"]);
     assert_eq!(p.restart("t").map(|r| (r.begun, r.unhealthy)), Some((23 * S, false)));
     p.apply(Event::Due(Timer::Health), 34 * S);
@@ -67,7 +67,11 @@ fn a_task_waits_for_its_turn_and_is_followed_until_it_is_healthy() {
     assert_eq!(p.machine.update().task_states["t"].restarts, 1);
     // The turn is over: other data need another one.
     p.data("t", 40 * S);
-    assert_eq!(p.restart("t").map(|r| r.begun), Some(0));
+    assert_eq!(p.restart("t").map(|r| (r.turn, r.begun)), Some((2, 0)));
+    let mut late = running(&["t"]);
+    late.turn(255, 19 * S);
+    late.data("t", 20 * S);
+    assert_eq!(late.restart("t").map(|r| r.turn), Some(1), "the numbers begin again");
 }
 
 #[test]
@@ -80,14 +84,14 @@ fn a_start_for_another_reason_has_the_new_data_and_needs_no_turn() {
     p.apply(Event::Due(Timer::Restart { task: "t".into() }), 30 * S);
     p.started("t", 30 * S);
     assert_eq!(p.restart("t"), None);
-    assert_eq!(p.turn(20 * S, 31 * S), Vec::<String>::new(), "a turn that comes late");
+    assert_eq!(p.turn(1, 31 * S), Vec::<String>::new(), "a turn that comes late");
 }
 
 #[test]
 fn one_with_data_that_do_it_no_good_says_so_and_takes_better_ones_at_once() {
     let mut p = running(&["t"]);
     p.data("t", 20 * S);
-    p.turn(20 * S, 20 * S);
+    p.turn(1, 20 * S);
     p.again("t", 21 * S);
     p.exited("t", 1, 22 * S);
     p.freed("t", 22 * S);
@@ -100,7 +104,10 @@ fn one_with_data_that_do_it_no_good_says_so_and_takes_better_ones_at_once() {
     p.apply(Event::Due(Timer::Restart { task: "t".into() }), 321 * S);
     p.started("t", 321 * S);
     assert_eq!(p.data("t", 330 * S), ["stop t"]);
-    assert_eq!(p.restart("t"), Some(RollingRestart { asked: 330 * S, begun: 330 * S, unhealthy: false }));
+    assert_eq!(
+        p.restart("t"),
+        Some(RollingRestart { turn: 2, asked: 330 * S, changed: 330 * S, begun: 330 * S, unhealthy: false })
+    );
     assert_eq!(p.again("t", 331 * S), ["wait t", "health at 341"]);
     p.apply(Event::Due(Timer::Health), 341 * S);
     assert_eq!(p.restart("t"), None);
@@ -110,7 +117,7 @@ fn one_with_data_that_do_it_no_good_says_so_and_takes_better_ones_at_once() {
 fn one_that_becomes_healthy_late_holds_the_others_up_no_longer() {
     let mut p = running(&["t"]);
     p.data("t", 20 * S);
-    p.turn(20 * S, 20 * S);
+    p.turn(1, 20 * S);
     assert_eq!(p.exited("t", 0, 21 * S), ["free t", "health at 320"], "its deadline");
     p.freed("t", 21 * S);
     p.apply(Event::Due(Timer::Restart { task: "t".into() }), 21 * S);
@@ -130,7 +137,7 @@ fn what_an_agent_had_ordered_the_next_one_orders_again() {
     assert_eq!(effects, ["recover t"]);
     assert_eq!(next.restart("t").map(|r| r.begun), Some(0));
     // And in the middle of the stop: the run is still there, with its old data.
-    assert_eq!(p.turn(20 * S, 22 * S), ["stop t"]);
+    assert_eq!(p.turn(1, 22 * S), ["stop t"]);
     let (mut after, effects) = p.next_agent(23 * S);
     assert_eq!(effects, ["recover t"]);
     for (of, expected) in [(&mut next, ["wait t"].as_slice()), (&mut after, &["wait t", "stop t"])] {
@@ -151,7 +158,7 @@ fn what_an_agent_had_ordered_the_next_one_orders_again() {
 fn a_clock_that_is_set_back_restarts_nothing_twice_and_loses_no_turn() {
     let mut p = running(&["t"]);
     p.data("t", 1000 * S);
-    p.turn(1000 * S, 1000 * S);
+    p.turn(1, 1000 * S);
     // Ten minutes back.
     p.again("t", 400 * S);
     assert_eq!(p.apply(Event::Due(Timer::Health), 405 * S), ["health at 410"]);
@@ -159,5 +166,5 @@ fn a_clock_that_is_set_back_restarts_nothing_twice_and_loses_no_turn() {
     assert_eq!(p.restart("t"), None);
     p.data("t", 420 * S);
     let waits = p.restart("t").expect("it waits");
-    assert!(waits.begun == 0 && waits.asked > 1000 * S, "after the turn that was given: {waits:?}");
+    assert_eq!((waits.turn, waits.begun), (2, 0), "{waits:?}");
 }
