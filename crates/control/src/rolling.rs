@@ -94,7 +94,7 @@ fn look(state: &State, job: &Job, group: &TaskGroup, allocs: &[&Arc<Allocation>]
             return nothing(format!("allocation {} has failed with its new templates, {before} wait", ill.id), wake_at);
         }
     }
-    waiting.sort_by(|(a, x), (b, y)| (a.asked, x.index(), x.id).cmp(&(b.asked, y.index(), y.id)));
+    waiting.sort_by_key(|(restart, alloc)| (restart.asked, alloc.index(), alloc.id));
     let left = waiting.len().saturating_sub(room);
     waiting.truncate(room);
     let turn = |turn| DesiredTransition { rolling_restart: turn, ..DesiredTransition::default() };
