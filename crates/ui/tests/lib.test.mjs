@@ -9,7 +9,7 @@ import { lanes } from "../web/lib/lanes.js";
 import { byDatacenter, loads, room } from "../web/lib/loads.js";
 import { matches } from "../web/lib/matches.js";
 import { waitsFor, waterfall } from "../web/lib/waterfall.js";
-import { execHref, filesHref, jobHref, parse, slotHref, variableHref } from "../web/lib/routes.js";
+import { execHref, filesHref, jobHref, parse, slotHref, variableHref, volumeHref } from "../web/lib/routes.js";
 
 test("addresses of Nomad's web UI lead to the same objects", () => {
   assert.deepEqual(parse("/ui/"), { page: "jobs" });
@@ -23,6 +23,10 @@ test("addresses of Nomad's web UI lead to the same objects", () => {
   for (const path of [variableHref("nomad/jobs/a", "prod"), "/ui/variables/var/nomad/jobs/a@prod"]) {
     assert.deepEqual(parse(path), { page: "variable", id: "nomad/jobs/a", namespace: "prod" });
   }
+  for (const path of [volumeHref("v1", "prod"), "/ui/storage/volumes/dynamic/v1@prod", "/ui/storage/volumes/v1@prod"]) {
+    assert.deepEqual(parse(path), { page: "volume", id: "v1", namespace: "prod" });
+  }
+  assert.deepEqual(parse("/ui/storage/volumes"), { page: "volumes" });
   assert.deepEqual(parse("/ui/variables/path/nomad/jobs"), { page: "variables", id: "nomad/jobs" });
   assert.deepEqual(parse("/ui/allocations/a1/fs"), { page: "files", id: "a1", path: "/" });
   assert.deepEqual(parse("/ui/allocations/a1/web/fs/local"), { page: "files", id: "a1", path: "/web/local" });

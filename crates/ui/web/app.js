@@ -17,6 +17,7 @@ import { Servers, Services, Topology } from "./pages/cluster.js";
 import { Allocation, Client, Clients, Remote, Slot } from "./pages/places.js";
 import { Login } from "./pages/login.js";
 import { NamespaceOf, Namespaces } from "./pages/namespaces.js";
+import { Volume, Volumes } from "./pages/storage.js";
 import { Trends } from "./pages/trends.js";
 import { NewVariable, Variable, Variables } from "./pages/variables.js";
 
@@ -25,9 +26,10 @@ const PAGES = { jobs: Jobs, run: Run, job: Job, allocation: Allocation, clients:
   slot: Slot, evaluations: Evaluations, login: Login, missing: Missing, servers: Servers, services: Services,
   topology: Topology, variable: Variable, variables: Variables, newVariable: NewVariable, access: Access,
   accessOf: AccessOf, exec: Exec, files: Files, trends: Trends, namespaces: Namespaces,
-  namespaceOf: NamespaceOf };
+  namespaceOf: NamespaceOf, volume: Volume, volumes: Volumes };
 const NAV = [["jobs", "Jobs", "j"], ["remote", "Remote", "m"], ["clients", "Clients", "c"],
   ["servers", "Servers", "s"], ["topology", "Topology", "t"], ["trends", "Last hour", "h"], ["services", "Services", "i"],
+  ["storage", "Storage", "o"],
   ["variables", "Variables", "v"], ["evaluations", "Evaluations", "e"],
   ["administration", "Access", "a"], ["settings/tokens", "Log in", ""]];
 

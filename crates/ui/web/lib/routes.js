@@ -30,6 +30,12 @@ export function parse(path, query = "") {
     const namespace = at > 0 ? whole.slice(at + 1) : params.get("namespace") || "default";
     return { page: "variable", id: at > 0 ? whole.slice(0, at) : whole, namespace };
   }
+  if (first === "storage" && id === "volumes" && rest.length) {
+    const whole = rest.slice(["dynamic", "csi"].includes(rest[0]) ? 1 : 0).join("/");
+    const at = whole.lastIndexOf("@");
+    const namespace = at > 0 ? whole.slice(at + 1) : params.get("namespace") || "default";
+    return { page: "volume", id: at > 0 ? whole.slice(0, at) : whole, namespace };
+  }
   if (first === "variables" && id === "path") return { page: "variables", id: rest.join("/") };
   if (first === "administration" && id === "namespaces") {
     return rest.length ? { page: "namespaceOf", id: rest.join("/") } : { page: "namespaces" };
@@ -43,7 +49,7 @@ export function parse(path, query = "") {
   }
   if (first === "servers") return { page: "servers" };
   const known = { jobs: "jobs", clients: "clients", remote: "remote", evaluations: "evaluations",
-    services: "services", administration: "access", topology: "topology", trends: "trends", variables: "variables" };
+    services: "services", storage: "volumes", administration: "access", topology: "topology", trends: "trends", variables: "variables" };
   return { page: known[first] ?? "missing" };
 }
 
@@ -59,4 +65,5 @@ export const execHref = (a, task) => `/ui/exec/${[a.JobID, a.TaskGroup, task].ma
   new URLSearchParams({ namespace: a.Namespace, allocation: a.ID.slice(0, 8) });
 export const nodeHref = (id) => `/ui/clients/${encodeURIComponent(id)}`;
 export const slotHref = (slot) => `/ui/remote/${slot.split("/").map(encodeURIComponent).join("/")}`;
+export const volumeHref = (id, namespace) => `/ui/storage/volumes/dynamic/${encodeURIComponent(`${id}@${namespace}`)}`;
 export const variableHref = (path, namespace) => `/ui/variables/var/${encodeURIComponent(`${path}@${namespace}`)}`;

@@ -5,6 +5,7 @@
 mod axe;
 mod demo;
 mod page;
+mod storage;
 mod stories;
 mod tasks;
 

@@ -13,7 +13,7 @@ use super::{
     },
     Story, axe, demo,
     page::Page,
-    tasks,
+    storage, tasks,
 };
 use crate::local::{self, BOUND, until};
 
@@ -41,6 +41,7 @@ pub(super) const ALL: &[Story] = &[
     ("a policy is written, and a token that has it is made and used", access),
     ("the keyboard alone finds a job", keyboard),
     ("an agent that is away is said to be, and comes back", away),
+    ("a volume is found, seen in use, and deleted", storage::volumes),
     ("ten thousand jobs are shown and filtered", many),
     ("a manager is killed under a remote task, which goes on", killed),
     ("the demo is watched while its managers die", demo::demo),
@@ -102,6 +103,7 @@ fn links(page: &mut Page) -> Result<()> {
         ("/ui/administration/tokens".to_owned(), "ACL"),
         ("/ui/administration/namespaces".to_owned(), "default"),
         ("/ui/administration/namespaces/default".to_owned(), "What its jobs may use together"),
+        ("/ui/storage/volumes".to_owned(), "There is no dynamic host volume."),
         ("/ui/trends".to_owned(), "Placements"),
         (format!("/ui/allocations/{alloc}/fs"), "alloc/"),
         (format!("/ui/allocations/{alloc}/t/fs/local"), "The directory is empty."),
@@ -492,6 +494,8 @@ fn fits(page: &mut Page) -> Result<()> {
     let alloc = running(&agent, &long)?;
     let node = agent.list("/v1/nodes")?[0]["ID"].as_str().context("a node")?.to_owned();
     agent.put(&format!("/v1/var/{}", &long[..120]), &json!({"Path": &long[..120], "Items": {"k": "v"}}))?;
+    let volume = storage::make_volume(&agent, &long[..100])?;
+    let volume = format!("/ui/storage/volumes/dynamic/{volume}@default");
     let job = format!("/ui/jobs/{long}@default");
     let checker = axe::source()?;
     let mut wrong = Vec::new();
@@ -512,6 +516,8 @@ fn fits(page: &mut Page) -> Result<()> {
         "/ui/administration/namespaces/new".to_owned(),
         "/ui/administration/namespaces".to_owned(),
         "/ui/trends".to_owned(),
+        "/ui/storage".to_owned(),
+        volume,
         format!("/ui/allocations/{alloc}/fs/t"),
         format!("/ui/exec/{long}"),
         "/ui/remote".to_owned(),
