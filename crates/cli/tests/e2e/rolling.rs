@@ -20,8 +20,8 @@ fn job(log: &Path) -> String {
     count = 3
     update {{
       max_parallel      = 1
-      min_healthy_time  = "1s"
-      healthy_deadline  = "3s"
+      min_healthy_time  = "2s"
+      healthy_deadline  = "5s"
       progress_deadline = "60s"
     }}
     restart {{
@@ -102,7 +102,7 @@ fn one_by_one(starts: &[(String, i64)]) {
     let mut who: Vec<&str> = starts.iter().map(|(who, _)| who.as_str()).collect();
     who.sort_unstable();
     assert_eq!(who, ["0", "1", "2"], "{starts:?}");
-    let apart = starts.windows(2).all(|pair| pair[1].1 - pair[0].1 >= 1_000_000_000);
+    let apart = starts.windows(2).all(|pair| pair[1].1 - pair[0].1 >= 2_000_000_000);
     assert!(apart, "{starts:?}");
 }
 
@@ -136,7 +136,15 @@ fn new_data_come_to_one_allocation_after_the_other_and_bad_data_to_one_alone() {
 
     // Better data, and an agent that dies on the way.
     w.colour("red");
-    until("the first red start", || (!w.starts("red").is_empty()).then_some(()));
+    // The agent knows of the first red start: one that it had not confirmed, the next agent would end and repeat.
+    until("the first red start", || {
+        let red = w.starts("red").first()?.1;
+        let started = |a: &Value| {
+            let event = a["TaskStates"]["t"]["Events"].as_array().and_then(|all| all.last()).cloned();
+            event.is_some_and(|e| e["Type"] == "Started" && e["Time"].as_i64() >= Some(red))
+        };
+        w.allocs().iter().any(started).then_some(())
+    });
     w.agent.kill();
     w.agent.launch();
     until("three red starts", || (w.starts("red").len() >= 3).then_some(()));
