@@ -14,15 +14,13 @@ pub(crate) fn bundle(entry: &str, read: &dyn Fn(&str) -> Option<String>) -> Resu
     let mut bundle = Bundle::default();
     let mut scripts = String::new();
     add(entry, read, &mut Vec::new(), &mut bundle, &mut scripts)?;
-    for (file, names) in &bundle.vendored {
-        let (plain, whole): (Vec<&str>, Vec<&str>) =
-            names.iter().map(String::as_str).partition(|name| name.starts_with('{'));
-        let plain: Vec<&str> = plain.iter().map(|name| name.trim_start_matches('{')).collect();
-        if !plain.is_empty() {
-            bundle.text.push_str(&format!("import {{ {} }} from \"./{file}\";\n", plain.join(", ")));
-        }
-        for name in whole {
+    for (file, imported) in &bundle.vendored {
+        if let Some(name) = &imported.whole {
             bundle.text.push_str(&format!("import {name} from \"./{file}\";\n"));
+        }
+        if !imported.names.is_empty() {
+            let names: Vec<&str> = imported.names.iter().map(String::as_str).collect();
+            bundle.text.push_str(&format!("import {{ {} }} from \"./{file}\";\n", names.join(", ")));
         }
     }
     bundle.text.push_str(&scripts);
@@ -36,8 +34,16 @@ pub(crate) struct Bundle {
     pub(crate) text: String,
     /// The paths of the modules in it, each after those that it imports.
     pub(crate) modules: Vec<String>,
-    /// What is imported of files below `vendor/`; a name that begins with `{` is one of several.
-    vendored: BTreeMap<String, BTreeSet<String>>,
+    /// What is imported of files below `vendor/`.
+    vendored: BTreeMap<String, Imported>,
+}
+
+/// What modules import of a file.
+#[derive(Debug, Default)]
+struct Imported {
+    /// What they call its default.
+    whole: Option<String>,
+    names: BTreeSet<String>,
 }
 
 fn add(
@@ -65,11 +71,13 @@ fn add(
             let (what, from) = import(line).ok_or_else(|| wrong("an import is one line, by name, from a file"))?;
             let from = resolve(path, from).ok_or_else(|| wrong("a file outside web/"))?;
             if from.starts_with("vendor/") {
-                let names = what.strip_prefix('{').and_then(|names| names.strip_suffix('}'));
                 let of_file = bundle.vendored.entry(from).or_default();
-                match names {
-                    Some(names) => of_file.extend(names.split(',').map(|name| format!("{{{}", name.trim()))),
-                    None => drop(of_file.insert(what.to_owned())),
+                match what.strip_prefix('{').and_then(|names| names.strip_suffix('}')) {
+                    Some(names) => of_file.names.extend(names.split(',').map(|name| name.trim().to_owned())),
+                    None if of_file.whole.as_deref().is_none_or(|name| name == what) => {
+                        of_file.whole = Some(what.to_owned());
+                    }
+                    None => return Err(wrong("another module calls it by another name")),
                 }
                 continue;
             }

@@ -260,12 +260,7 @@ impl Identities {
             // The start that follows saves the record. If the agent dies before, the next one finds the renewal due
             // again.
             let why = format!("Token of identity {:?} with change_mode restart renewed", identity.name);
-            let _ = place.inbox.send(Event::DataChanged {
-                task: place.task.clone(),
-                run: run.to_owned(),
-                why,
-                rolling: false,
-            });
+            let _ = place.inbox.send(Event::DataChanged { task: place.task.clone(), run: run.to_owned(), why });
             return Ok(true);
         }
         for identity in by(change_mode::SIGNAL) {

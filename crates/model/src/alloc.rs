@@ -268,6 +268,8 @@ fn no_turn(turn: &u8) -> bool {
 pub struct RollingRestart {
     /// The turn that it waits for: another one than the last that had come, 1 to 255.
     pub turn: u8,
+    /// Digest of what the templates have rendered.
+    pub data: String,
     /// When the template changed first, by the node's clock, Unix ns.
     pub asked: TimestampNs,
     /// When it changed last, by the node's clock, Unix ns.

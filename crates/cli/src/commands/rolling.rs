@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     fn alloc(group: &str, begun: i64, unhealthy: bool) -> Allocation {
-        let restart = RollingRestart { turn: 1, asked: 1, changed: 1, begun, unhealthy };
+        let restart = RollingRestart { begun, unhealthy, ..RollingRestart::default() };
         let task = TaskState { rolling_restart: Some(Box::new(restart)), ..TaskState::default() };
         Allocation {
             task_group: group.into(),

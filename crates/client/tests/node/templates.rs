@@ -392,3 +392,48 @@ async fn a_new_agent_restarts_only_what_has_changed_meanwhile() {
     assert!(before.ends_with(" one"));
     end(&rig, node).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rolling_restart_waits_for_its_turn_and_a_new_agent_finds_nothing_newer() {
+    let (rig, node) = Rig::with("raw_exec").await;
+    let mut t = sh("t", "cat local/out >> $NOMAD_ALLOC_DIR/data/runs; exec sleep 600");
+    let data = "{{ file (printf \"%s/data/in\" (env \"NOMAD_ALLOC_DIR\")) }}\n";
+    t.templates = vec![Template { rolling: Some(true), ..template("local/out", data, "restart") }];
+    let mut first = sh("first", "echo -n one > $NOMAD_ALLOC_DIR/data/in");
+    first.lifecycle = Some(model::task::Lifecycle { hook: "prestart".into(), sidecar: false });
+    let (mut a, mut job) = alloc("service", vec![t, first]);
+    let update = model::Update { min_healthy_time: Some(GoDuration::from_millis(200)), ..model::Update::default() };
+    job.task_groups[0].update = Some(update);
+    rig.server.place(&a, &job);
+    let runs = || text(&rig, a.id, "alloc/data/runs");
+    eventually("the first run", || runs() == "one\n").await;
+    put(&rig, a.id, "alloc/data/in", "two");
+    let waits = rig.server.alloc(a.id, "the wait", |u| u.task_states["t"].rolling_restart.is_some()).await;
+    let waits = waits.task_states["t"].rolling_restart.clone().expect("it waits");
+    assert_eq!((waits.turn, waits.begun), (1, 0), "{waits:?}");
+    // Whatever uses the file has the new one at once.
+    assert_eq!(text(&rig, a.id, "t/local/out"), "two\n");
+    node.stop().await;
+    // The first look of the next agent writes the file again, with the same data.
+    fs::write(file(&rig, a.id, "t/local/out"), "mine").expect("write");
+    let node = rig.node().await;
+    eventually("a look of the new agent", || text(&rig, a.id, "t/local/out") == "two\n").await;
+    put(&rig, a.id, "alloc/data/in", "three");
+    let newer = |u: &model::AllocClientUpdate| {
+        u.task_states["t"].rolling_restart.as_ref().is_some_and(|r| r.data != waits.data && r.changed > waits.changed)
+    };
+    rig.server.alloc(a.id, "newer data", newer).await;
+    for update in rig.server.now().updates {
+        let told = update.task_states.get("t").and_then(|t| t.rolling_restart.clone());
+        let fits =
+            told.is_none_or(|r| r.asked == waits.asked && (r.data == waits.data) == (r.changed == waits.changed));
+        assert!(fits, "the same data were taken for newer: {update:?}");
+    }
+    assert_eq!(runs(), "one\n", "it waits for its turn");
+    a.desired_transition.rolling_restart = 1;
+    a.alloc_modify_index += 1;
+    rig.server.place(&a, &job);
+    eventually("the second run", || runs() == "one\nthree\n").await;
+    rig.server.alloc(a.id, "its health", |u| u.task_states["t"].rolling_restart.is_none()).await;
+    end(&rig, node).await;
+}

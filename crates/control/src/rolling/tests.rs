@@ -187,7 +187,7 @@ fn data_that_do_no_good_stop_at_the_first_until_there_are_better() {
     assert_eq!(w.look(), Vec::<u32>::new(), "one may be out of service besides, and still nobody follows");
     assert!(w.why().contains("is not healthy with its new templates"), "{}", w.why());
     // Better data: the ill one restarts at once, by itself.
-    let restart = RollingRestart { turn: 2, asked: w.now, changed: w.now, begun: w.now, unhealthy: false };
+    let restart = RollingRestart { turn: 2, asked: w.now, changed: w.now, begun: w.now, ..RollingRestart::default() };
     w.tells(0, Some(restart));
     w.now += 10 * S;
     w.healthy(0);

@@ -34,12 +34,7 @@ pub async fn watch(networks: &Networks, place: &TaskPlace, run: &str) {
         Verdict::Lost(why) => {
             let why = format!("The network of the group is lost: {why}");
             // The loop may have ended.
-            let _ = place.inbox.send(Event::DataChanged {
-                task: place.task.clone(),
-                run: run.to_owned(),
-                why,
-                rolling: false,
-            });
+            let _ = place.inbox.send(Event::DataChanged { task: place.task.clone(), run: run.to_owned(), why });
         }
     }
 }

@@ -7,6 +7,7 @@ use driver_host::Capabilities;
 use host::{clock::now_ns, node_env::TaskSpec};
 use lifecycle::alloc::{events, machine::Event};
 use model::task::Template;
+use sha2::{Digest as _, Sha256};
 
 use super::{
     TELL_AFTER, Templates,
@@ -135,9 +136,12 @@ impl Templates {
             take(place, planned, attempt, now, state, &mut changes);
         }
         loop {
-            if !changes.is_empty() && self.apply(place, run, &plan, std::mem::take(&mut changes), &mut applied).await? {
-                // The task is ending.
-                return Ok(());
+            if !changes.is_empty() {
+                let (changes, data) = (std::mem::take(&mut changes), rolling_data(&plan, &known));
+                if self.apply(place, run, &plan, changes, &mut applied, &data).await? {
+                    // The task is ending.
+                    return Ok(());
+                }
             }
             if known.values().all(|k| k.inputs.is_empty()) {
                 // None of their inputs can change.
@@ -175,7 +179,7 @@ impl Templates {
         }
     }
 
-    /// Writes files and makes the changes. True when a change ends the task.
+    /// Writes files and makes the changes. True when a change ends the task. `data` is [`rolling_data`].
     async fn apply(
         &self,
         place: &TaskPlace,
@@ -183,6 +187,7 @@ impl Templates {
         plan: &Arc<Plan>,
         changes: Vec<Changed>,
         applied: &mut record::Applications,
+        data: &str,
     ) -> Result<bool, String> {
         let splay = changes
             .iter()
@@ -212,14 +217,16 @@ impl Templates {
         }
         if changes.iter().any(|c| c.planned.change == Change::Restart) {
             // The start that follows saves the record. If the agent dies before, the next one finds the change again.
-            let _ = place.inbox.send(restart(place, run, false));
+            let (task, run) = (place.task.clone(), run.to_owned());
+            let _ = place.inbox.send(Event::DataChanged { task, run, why: events::BY_TEMPLATE.to_owned() });
             return Ok(true);
         }
         // The task goes on with its old data until it is its turn, and its other templates are followed meanwhile.
         let (rolling, changes): (Vec<_>, Vec<_>) =
             changes.into_iter().partition(|c| c.planned.change == Change::Rolling);
         if !rolling.is_empty() {
-            let _ = place.inbox.send(restart(place, run, true));
+            let (task, run) = (place.task.clone(), run.to_owned());
+            let _ = place.inbox.send(Event::RollingRestartAsked { task, run, data: data.to_owned() });
         }
         let mut wanted: Vec<&Change> = changes.iter().map(|c| &c.planned.change).collect();
         wanted.sort();
@@ -282,10 +289,13 @@ impl Templates {
     }
 }
 
-/// The request to restart a run that has old data.
-fn restart(place: &TaskPlace, run: &str, rolling: bool) -> Event {
-    let why = "Template with change_mode restart re-rendered".to_owned();
-    Event::DataChanged { task: place.task.clone(), run: run.to_owned(), why, rolling }
+/// A digest of what the templates with `rolling` have rendered.
+fn rolling_data(plan: &Plan, known: &BTreeMap<String, Known>) -> String {
+    let mut digest = Sha256::new();
+    for planned in plan.templates.iter().filter(|planned| planned.change == Change::Rolling) {
+        digest.update(known.get(&planned.name).map_or("", |known| known.digest.as_str()));
+    }
+    digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A rendered template whose content differs from the task's file.

@@ -319,7 +319,7 @@ impl VaultTokens {
             _ => {
                 // The start that follows records that the task knows.
                 let (task, run) = (place.task.clone(), run.to_owned());
-                let _ = place.inbox.send(Event::DataChanged { task, run, why: WHY.to_owned(), rolling: false });
+                let _ = place.inbox.send(Event::DataChanged { task, run, why: WHY.to_owned() });
                 return Ok(true);
             }
         }

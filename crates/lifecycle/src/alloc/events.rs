@@ -299,6 +299,8 @@ pub const BY_USER: &str = "User requested task to restart";
 pub const RUNNING_BY_USER: &str = "User requested running tasks to restart";
 /// Reason of a restart that an operator ordered for all tasks, ended ones included.
 pub const ALL_BY_USER: &str = "User requested all tasks to restart";
+/// Reason of a restart that a changed template asks for.
+pub const BY_TEMPLATE: &str = "Template with change_mode restart re-rendered";
 
 /// A restart was ordered.
 pub fn restart_signaled(now: TimestampNs, why: &str) -> TaskEvent {

@@ -123,9 +123,10 @@ pub enum Event {
     DriverSaid { task: Arc<str>, message: String, annotations: BTreeMap<String, String> },
     /// An event of the node for the task's history.
     Noted { task: Arc<str>, event: Box<model::TaskEvent> },
-    /// Files of the run (templates, tokens) have changed, and the job asks for a restart. A rolling one waits for its
-    /// turn.
-    DataChanged { task: Arc<str>, run: String, why: String, rolling: bool },
+    /// Files of the run (templates, tokens) have changed, and the job asks for a restart.
+    DataChanged { task: Arc<str>, run: String, why: String },
+    /// A template of the run with `rolling` has changed. `data` is a digest of all that such templates have rendered.
+    RollingRestartAsked { task: Arc<str>, run: String, data: String },
     /// The change of a template could not be announced to the run.
     TemplateFailed { task: Arc<str>, run: String, why: String },
     /// A check has run; without an outcome it could not run.
@@ -547,10 +548,8 @@ impl Machine {
                 self.note(&task, events::driver(now.time, &message, &annotations))
             }
             Event::Noted { task, event } => self.note(&task, *event),
-            Event::DataChanged { task, run, why: _, rolling: true } => self.turn_asked(&task, &run, now),
-            Event::DataChanged { task, run, why, rolling: false } => {
-                self.data_changed(&task, &run, &why, now, &mut out)
-            }
+            Event::DataChanged { task, run, why } => self.data_changed(&task, &run, &why, now, &mut out),
+            Event::RollingRestartAsked { task, run, data } => self.turn_asked(&task, &run, data, now),
             Event::TemplateFailed { task, run, why } => self.template_failed(&task, &run, &why, now, &mut out),
             Event::Checked { key, outcome, run } => self.checked(&key, outcome, run, now, &mut out),
             Event::ServiceProblem { service, why } => self.service_problem(&service, &why, now),

@@ -597,8 +597,7 @@ fn without_records_the_servers_copy_says_what_has_ended_and_nothing_runs() {
 fn changed_templates_restart_their_own_run_only() {
     let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
     p.started("t", S);
-    let changed =
-        |run: &str| Event::DataChanged { task: "t".into(), run: run.into(), why: "re-rendered".into(), rolling: false };
+    let changed = |run: &str| Event::DataChanged { task: "t".into(), run: run.into(), why: "re-rendered".into() };
     assert_eq!(p.apply(changed("another"), 2 * S), Vec::<String>::new());
     let run = p.runs["t"].clone();
     assert_eq!(p.apply(changed(&run), 2 * S), ["stop t"]);

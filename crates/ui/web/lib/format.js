@@ -33,7 +33,8 @@ export function state(word) {
   const kind = { running: "good", ready: "good", complete: "idle", successful: "good", eligible: "good", healthy: "good",
     dead: "idle", stopped: "idle", exited: "idle", failed: "bad", lost: "bad", down: "bad", unmanaged: "warn",
     unknown: "warn", pending: "warn", blocked: "warn", ineligible: "warn", draining: "warn", held: "warn",
-    disconnected: "warn", initializing: "warn", cancelled: "idle", canceled: "idle", paused: "warn", unavailable: "warn" }[w] ?? "idle";
+    disconnected: "warn", initializing: "warn", cancelled: "idle", canceled: "idle", paused: "warn",
+    unavailable: "warn" }[w] ?? "idle";
   return { word: w || "–", kind, mark: { good: "●", bad: "✕", warn: "▲", idle: "○" }[kind] };
 }
 

@@ -2,18 +2,20 @@
 
 const decode = (part) => { try { return decodeURIComponent(part); } catch { return part; } };
 
+/** `{id, namespace}` of `ID@NAMESPACE`; without one the query names it. */
+function named(whole, params) {
+  const at = whole.lastIndexOf("@");
+  return at > 0 ? { id: whole.slice(0, at), namespace: whole.slice(at + 1) } :
+    { id: whole, namespace: params.get("namespace") || "default" };
+}
+
 /** `{page, id, …}` of a path such as `/ui/jobs/web@prod/versions`. */
 export function parse(path, query = "") {
   const parts = path.replace(/^\/ui\/?/, "").split("/").filter(Boolean).map(decode);
   const params = new URLSearchParams(query);
   const [first = "jobs", id, ...rest] = parts;
   if (first === "jobs" && id === "run") return { page: "run" };
-  if (first === "jobs" && id) {
-    const at = id.lastIndexOf("@");
-    const name = at > 0 ? id.slice(0, at) : id;
-    const namespace = at > 0 ? id.slice(at + 1) : params.get("namespace") || "default";
-    return { page: "job", id: name, namespace, tab: rest[0] ?? "" };
-  }
+  if (first === "jobs" && id) return { page: "job", ...named(id, params), tab: rest[0] ?? "" };
   if (first === "allocations" && id) {
     // The files of a task lie below its name.
     const below = rest[0] === "fs" ? [rest.slice(1)] : rest[1] === "fs" ? [[rest[0], ...rest.slice(2)]] : [];
@@ -25,16 +27,11 @@ export function parse(path, query = "") {
   if (first === "settings" && id === "tokens") return { page: "login" };
   if (first === "variables" && id === "new") return { page: "newVariable" };
   if (first === "variables" && id === "var" && rest.length) {
-    const whole = rest.join("/");
-    const at = whole.lastIndexOf("@");
-    const namespace = at > 0 ? whole.slice(at + 1) : params.get("namespace") || "default";
-    return { page: "variable", id: at > 0 ? whole.slice(0, at) : whole, namespace };
+    return { page: "variable", ...named(rest.join("/"), params) };
   }
   if (first === "storage" && id === "volumes" && rest.length) {
-    const whole = rest.slice(["dynamic", "csi"].includes(rest[0]) ? 1 : 0).join("/");
-    const at = whole.lastIndexOf("@");
-    const namespace = at > 0 ? whole.slice(at + 1) : params.get("namespace") || "default";
-    return { page: "volume", id: at > 0 ? whole.slice(0, at) : whole, namespace };
+    const below = ["dynamic", "csi"].includes(rest[0]) ? rest.slice(1) : rest;
+    return { page: "volume", ...named(below.join("/"), params) };
   }
   if (first === "variables" && id === "path") return { page: "variables", id: rest.join("/") };
   if (first === "administration" && id === "namespaces") {
@@ -49,7 +46,8 @@ export function parse(path, query = "") {
   }
   if (first === "servers") return { page: "servers" };
   const known = { jobs: "jobs", clients: "clients", remote: "remote", evaluations: "evaluations",
-    services: "services", storage: "volumes", administration: "access", topology: "topology", trends: "trends", variables: "variables" };
+    services: "services", storage: "volumes", administration: "access", topology: "topology", trends: "trends",
+    variables: "variables" };
   return { page: known[first] ?? "missing" };
 }
 

@@ -19,7 +19,8 @@ export function Volumes() {
       const sought = filter.toLowerCase();
       const rows = all.filter((v) => `${v.Name} ${v.ID} ${v.Namespace} ${v.State} ${v.PluginID} ${name(v)}`
         .toLowerCase().includes(sought));
-      return html`<${Table} heads=${["Volume", "State", "Node", "Capacity", "*Made by", "*Namespace", "*Age"]} rows=${rows}
+      const heads = ["Volume", "State", "Node", "Capacity", "*Made by", "*Namespace", "*Age"];
+      return html`<${Table} heads=${heads} rows=${rows}
         none=${all.length ? "No volume matches the filter." : "There is no dynamic host volume."} row=${(v) => html`
         <tr key=${v.ID}><td class="name"><a href=${volumeHref(v.ID, v.Namespace)}>${plain(v.Name)}</a>
         <span class="soft"> ${v.ID.slice(0, 8)}</span></td><td><${State} word=${v.State} /></td>
@@ -38,11 +39,13 @@ export function Volume({ id, namespace }) {
   const live = useLive([path + ns]);
   return html`<${Title}>${plain(live.data?.[0]?.Name ?? id)}<//><${Loaded} live=${live}>${([v]) => html`
     <div class="box"><dl><dt>State</dt><dd><${State} word=${v.State} /></dd><dt>Id</dt><dd>${v.ID}</dd>
-    <dt>Node</dt><dd><a href=${nodeHref(v.NodeID)}>${v.NodeID.slice(0, 8)}</a></dd><dt>Pool</dt><dd>${plain(v.NodePool)}</dd>
+    <dt>Node</dt><dd><a href=${nodeHref(v.NodeID)}>${v.NodeID.slice(0, 8)}</a></dd>
+    <dt>Pool</dt><dd>${plain(v.NodePool)}</dd>
     <dt>Path</dt><dd>${plain(v.HostPath) || html`<span class="soft">not there yet</span>`}</dd>
     <dt>Capacity</dt><dd>${size(v.CapacityBytes)}</dd><dt>Made by</dt><dd>${maker(v)}</dd>
     <dt>May be used</dt><dd>${plain(modes(v)) || html`<span class="soft">in every way</span>`}</dd>
-    ${Object.entries(v.Parameters ?? {}).map(([key, value]) => html`<dt>${plain(key)}</dt><dd>${plain(value)}</dd>`)}</dl></div>
+    ${Object.entries(v.Parameters ?? {}).map(([key, value]) =>
+      html`<dt>${plain(key)}</dt><dd>${plain(value)}</dd>`)}</dl></div>
     <div class="tools"><${Act} label="Delete" danger question=${v.PluginID ? `Delete ${v.Name} and the data in it?` :
       `Forget ${v.Name}? Its directory stays.`} run=${async () => {
       await write(path + ns, undefined, "DELETE");

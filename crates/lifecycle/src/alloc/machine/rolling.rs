@@ -14,9 +14,7 @@ use crate::{
     health::{self, Criteria, Health},
 };
 
-/// Why a task is restarted whose turn has come.
-const WHY: &str = "Template with change_mode restart re-rendered";
-/// What people read of one whose turn has not.
+/// What people read of a task whose turn has not come.
 const WAITS: &str = "Template re-rendered, the task waits for its turn to restart among the allocations of its group";
 
 /// A start has read the new data. Whoever waited for its turn needs none any more.
@@ -39,8 +37,9 @@ fn to_restart(state: &TaskState) -> bool {
 
 impl Machine {
     /// A template with `rolling` has changed. Where another restart of the allocation has begun it is out of service
-    /// already, or runs with data that do it no good: then there is nothing to wait for.
-    pub(super) fn turn_asked(&mut self, task: &Arc<str>, run: &str, now: Now) {
+    /// already, or runs with data that do it no good: then there is nothing to wait for. A new agent finds the data
+    /// again for which the task waits already: they are no newer for that.
+    pub(super) fn turn_asked(&mut self, task: &Arc<str>, run: &str, data: String, now: Now) {
         let begun = |restart: &RollingRestart| restart.begun != 0;
         let at_once = self.slots.values().any(|s| s.record.state.rolling_restart.as_deref().is_some_and(begun));
         // All that wait have one turn, which is not the last one that had come.
@@ -50,12 +49,15 @@ impl Machine {
         };
         let state = &mut slot.record.state;
         if let Some(restart) = state.rolling_restart.as_deref_mut().filter(|restart| restart.begun == 0) {
-            restart.changed = now.time.max(restart.changed);
+            if restart.data != data {
+                restart.data = data;
+                restart.changed = now.time.max(restart.changed);
+            }
             return;
         }
         let (asked, changed) = (now.time, now.time);
         let begun = if at_once { begins(state, now) } else { 0 };
-        state.rolling_restart = Some(Box::new(RollingRestart { turn, asked, changed, begun, unhealthy: false }));
+        state.rolling_restart = Some(Box::new(RollingRestart { turn, data, asked, changed, begun, unhealthy: false }));
         if !at_once {
             events::push(state, events::template(now.time, WAITS));
         }
@@ -84,7 +86,7 @@ impl Machine {
                 && matches!(slot.phase, Phase::Running | Phase::Recovering)
                 && slot.kill.is_none()
             {
-                events::push(&mut slot.record.state, events::restart_signaled(now.time, WHY));
+                events::push(&mut slot.record.state, events::restart_signaled(now.time, events::BY_TEMPLATE));
                 slot.kill = Some(Kill { after: After::Restart, sent: false, error: String::new() });
                 if slot.phase == Phase::Running {
                     self.begin_stop(&name, now, out);

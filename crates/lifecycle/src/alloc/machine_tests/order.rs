@@ -324,7 +324,7 @@ fn only_failures_of_the_task_spend_attempts_and_each_keeps_its_cause() {
             "its templates change",
             |p, at| {
                 let (task, run) = p.run("t");
-                p.apply(Event::DataChanged { task, run, why: "re-rendered".into(), rolling: false }, at);
+                p.apply(Event::DataChanged { task, run, why: "re-rendered".into() }, at);
                 p.exited("t", 143, at);
             },
             None,

@@ -7,8 +7,12 @@ use super::*;
 impl Play {
     /// A template with `rolling` of the task has changed.
     fn data(&mut self, task: &str, at: i64) -> Vec<String> {
+        self.finds("a", task, at)
+    }
+
+    fn finds(&mut self, data: &str, task: &str, at: i64) -> Vec<String> {
         let (task, run) = self.run(task);
-        self.apply(Event::DataChanged { task, run, why: "changed".into(), rolling: true }, at)
+        self.apply(Event::RollingRestartAsked { task, run, data: data.into() }, at)
     }
 
     /// The servers say that this turn has come.
@@ -51,10 +55,18 @@ fn running(tasks: &[&str]) -> Play {
 fn a_task_waits_for_its_turn_and_is_followed_until_it_is_healthy() {
     let mut p = running(&["t", "other"]);
     assert_eq!(p.data("t", 20 * S), Vec::<String>::new());
-    let waits = RollingRestart { turn: 1, asked: 20 * S, changed: 20 * S, ..RollingRestart::default() };
-    assert_eq!(p.restart("t"), Some(waits.clone()));
+    let waits = |data: &str, changed| RollingRestart {
+        turn: 1,
+        data: data.into(),
+        asked: 20 * S,
+        changed,
+        ..RollingRestart::default()
+    };
+    assert_eq!(p.restart("t"), Some(waits("a", 20 * S)));
     assert_eq!(p.data("t", 21 * S), Vec::<String>::new());
-    assert_eq!(p.restart("t"), Some(RollingRestart { changed: 21 * S, ..waits }), "it waits already");
+    assert_eq!(p.restart("t"), Some(waits("a", 20 * S)), "the same, found by a new agent");
+    assert_eq!(p.finds("b", "t", 21 * S), Vec::<String>::new());
+    assert_eq!(p.restart("t"), Some(waits("b", 21 * S)), "newer data, and no other turn");
     assert_eq!(p.turn(255, 22 * S), Vec::<String>::new(), "another turn");
     assert_eq!(p.turn(1, 23 * S), ["stop t"]);
     assert_eq!(p.turn(1, 24 * S), Vec::<String>::new());
@@ -106,7 +118,14 @@ fn one_with_data_that_do_it_no_good_says_so_and_takes_better_ones_at_once() {
     assert_eq!(p.data("t", 330 * S), ["stop t"]);
     assert_eq!(
         p.restart("t"),
-        Some(RollingRestart { turn: 2, asked: 330 * S, changed: 330 * S, begun: 330 * S, unhealthy: false })
+        Some(RollingRestart {
+            turn: 2,
+            data: "a".into(),
+            asked: 330 * S,
+            changed: 330 * S,
+            begun: 330 * S,
+            unhealthy: false
+        })
     );
     assert_eq!(p.again("t", 331 * S), ["wait t", "health at 341"]);
     p.apply(Event::Due(Timer::Health), 341 * S);
