@@ -4,12 +4,13 @@
 //! ```text
 //! initrd    a static busybox, the modules that reach the host's files, `init`
 //! /         this machine's files by 9p, read only; memory where something is to be written
-//! ttyS0     what the kernel and the program say         ttyS1     how the program has ended, nothing else
+//! ttyS0     what the kernel and the program say         ttyS1     heartbeats, and how the program has ended
 //! ```
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt,
+    io::{Read, Write},
+    os::unix::{fs::PermissionsExt, net::UnixStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -38,6 +39,12 @@ const MODULES: [&str; 10] = [
     "net/9p/9pnet_virtio",
     "fs/9p/9p",
 ];
+
+/// How often the guest says that it lives, in seconds.
+const BEAT: u32 = 2;
+/// A guest that has not said so for this long stands still: nothing runs in it any more, not even a shell. It is longer
+/// than a kernel waits before it tells of tasks that hang (120 s).
+const STILL: Duration = Duration::from_secs(180);
 
 /// A kernel and its modules.
 pub(crate) struct Kernel {
@@ -149,6 +156,14 @@ pub(crate) struct Ended {
     pub(crate) console: String,
 }
 
+/// How an attempt to run a guest has ended.
+enum Attempt {
+    /// The guest has switched itself off.
+    Ended(Ended),
+    /// The guest stood still; what its console, its processors and its tasks showed.
+    Still(String),
+}
+
 /// A process that ends with its owner.
 struct Qemu(Child);
 
@@ -161,23 +176,43 @@ impl Drop for Qemu {
 
 impl Guest<'_> {
     /// Boots it, waits for its end.
+    ///
+    /// On a busy machine the emulator leaves a guest standing, seldom and in the middle of anything: both processors
+    /// wait busily for interrupts, and no timer is set that would bring one. That is a race of the threads that emulate
+    /// one processor each. So what is seen of such a guest is printed, and it is booted again with one thread for all
+    /// its processors, which takes twice as long; a guest that stands still then has failed.
     pub(crate) fn run(&self, kernel: &Kernel) -> Result<Ended> {
         let dir = std::env::temp_dir().join(format!("drover-interop-vm-{}", std::process::id()));
-        fs::create_dir_all(&dir)?;
-        let ended = self.boot(kernel, &dir);
-        drop(fs::remove_dir_all(&dir));
-        ended
+        let attempt = |threads: &str| {
+            fs::create_dir_all(&dir)?;
+            let attempt = self.boot(kernel, &dir, threads);
+            drop(fs::remove_dir_all(&dir));
+            attempt
+        };
+        let seen = match attempt("multi")? {
+            Attempt::Ended(ended) => return Ok(ended),
+            Attempt::Still(seen) => seen,
+        };
+        println!("the virtual machine stood still for {} s and is booted again:\n{seen}", STILL.as_secs());
+        match attempt("single")? {
+            Attempt::Ended(ended) => Ok(ended),
+            Attempt::Still(seen) => {
+                bail!("the virtual machine stood still for {} s, twice:\n{seen}", STILL.as_secs())
+            }
+        }
     }
 
-    fn boot(&self, kernel: &Kernel, dir: &Path) -> Result<Ended> {
+    fn boot(&self, kernel: &Kernel, dir: &Path, threads: &str) -> Result<Attempt> {
         let initrd = self.initrd(kernel, dir)?;
-        let (console, result) = (dir.join("console"), dir.join("result"));
+        let (console, result, monitor) = (dir.join("console"), dir.join("result"), dir.join("monitor"));
         let serial = |file: &Path| format!("file:{}", file.display());
         let mut command = Command::new("qemu-system-x86_64");
         command
             .args([
                 "-machine",
-                "pc,accel=tcg",
+                "pc",
+                "-accel",
+                &format!("tcg,thread={threads}"),
                 "-cpu",
                 "max",
                 "-nodefaults",
@@ -191,17 +226,28 @@ impl Guest<'_> {
             .arg(kernel.image()?)
             .arg("-initrd")
             .arg(initrd)
-            // A kernel that panics leaves the machine at once, and so without a result.
-            .args(["-append", "console=ttyS0 quiet panic=-1"])
+            // A kernel that panics leaves the machine at once, and so without a result. Interrupted by the monitor, it
+            // panics, and tells of all processors and all tasks that wait for something.
+            .args(["-append", "console=ttyS0 quiet panic=-1 unknown_nmi_panic panic_print=0x41"])
             .args(["-serial", &serial(&console), "-serial", &serial(&result)])
+            .args(["-monitor", &format!("unix:{},server=on,wait=off", monitor.display())])
             .args(["-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"])
             .stdin(Stdio::null());
         let mut qemu = Qemu(command.spawn().context("could not start qemu-system-x86_64")?);
         let until = Instant::now() + self.bound;
         let text = |file: &Path| String::from_utf8_lossy(&fs::read(file).unwrap_or_default()).replace('\r', "");
+        let (mut said, mut heard) = (0, Instant::now());
         let status = loop {
             if let Some(status) = qemu.0.try_wait()? {
                 break status;
+            }
+            let says = fs::metadata(&result).map_or(0, |file| file.len());
+            if says != said {
+                (said, heard) = (says, Instant::now());
+            }
+            if heard.elapsed() > STILL {
+                let seen = examine(&monitor).unwrap_or_else(|e| format!("its monitor does not answer: {e:#}"));
+                return Ok(Attempt::Still(format!("{seen}\n{}", text(&console))));
             }
             ensure!(
                 Instant::now() < until,
@@ -214,10 +260,10 @@ impl Guest<'_> {
         ensure!(status.success(), "qemu-system-x86_64 ended with {status}:\n{}", text(&console));
         let said = text(&result);
         let status =
-            said.trim().parse().ok().with_context(|| {
+            said.lines().rev().find_map(|line| line.trim().parse().ok()).with_context(|| {
                 format!("the virtual machine ended without a result ({said:?}):\n{}", text(&console))
             })?;
-        Ok(Ended { status, console: text(&console) })
+        Ok(Attempt::Ended(Ended { status, console: text(&console) }))
     }
 
     fn initrd(&self, kernel: &Kernel, dir: &Path) -> Result<PathBuf> {
@@ -272,12 +318,29 @@ impl Guest<'_> {
              b mount -t cgroup2 cgroup2 /host/sys/fs/cgroup\nb ip link set lo up\n\
              exec /bin/busybox switch_root -c /dev/console /host /bin/sh -c {}\n",
             quoted(&format!(
-                "/usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp{env} \
+                "while :; do echo .; sleep {BEAT}; done > /dev/ttyS1 &\n\
+                 /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp{env} \
                     {program}{words} </dev/null\n\
                  echo $? > /dev/ttyS1\necho o > /proc/sysrq-trigger\nwhile :; do sleep 1; done\n"
             ))
         )
     }
+}
+
+/// What the monitor says of a machine that stands still, and makes its kernel say on the console.
+fn examine(monitor: &Path) -> Result<String> {
+    let mut monitor = UnixStream::connect(monitor)?;
+    monitor.set_read_timeout(Some(Duration::from_secs(5)))?;
+    monitor.write_all(b"info status\ninfo cpus\ninfo registers -a\nnmi\n")?;
+    let mut answer = Vec::new();
+    let mut part = [0; 4096];
+    // Until it is silent: the kernel writes its own answer meanwhile, and the machine ends with it.
+    while let Ok(length @ 1..) = monitor.read(&mut part) {
+        answer.extend_from_slice(&part[..length]);
+    }
+    // What it was asked comes back letter by letter.
+    let text = String::from_utf8_lossy(&answer).replace('\r', "");
+    Ok(text.lines().filter(|line| !line.contains('\u{1b}')).collect::<Vec<_>>().join("\n"))
 }
 
 /// One word for a shell.
