@@ -3,13 +3,16 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { bare, coloured, filterOf } from "../web/lib/ansi.js";
 import { ceiling, chart, HIGH, WIDE } from "../web/lib/chart.js";
+import { doubles, orphans } from "../web/lib/doubles.js";
 import { devices } from "../web/lib/devices.js";
-import { plain, span, unplaced } from "../web/lib/format.js";
+import { moment, plain, span, unplaced } from "../web/lib/format.js";
+import { meaning } from "../web/lib/keys.js";
 import { lanes } from "../web/lib/lanes.js";
 import { byDatacenter, loads, room } from "../web/lib/loads.js";
 import { matches } from "../web/lib/matches.js";
+import { variablesOf } from "../web/lib/variables.js";
 import { waitsFor, waterfall } from "../web/lib/waterfall.js";
-import { execHref, filesHref, jobHref, parse, slotHref, variableHref, volumeHref } from "../web/lib/routes.js";
+import { editHref, execHref, filesHref, jobHref, parse, slotHref, up, variableHref, volumeHref } from "../web/lib/routes.js";
 
 test("addresses of Nomad's web UI lead to the same objects", () => {
   assert.deepEqual(parse("/ui/"), { page: "jobs" });
@@ -165,4 +168,50 @@ test("a device is shown with the allocation that has it, until its tasks have en
     [["a", true, undefined, "2"], ["b", false, "hot", undefined]]);
   assert.deepEqual(of([given("1", "failed")])[0], ["a", true, undefined, undefined]);
   assert.deepEqual(devices({}, []), []);
+});
+
+test("keys mean what Nomad's mean, and what this page has", () => {
+  const pages = [["jobs", "Jobs", "j"], ["settings/tokens", "Log in", "p"], ["other", "No key", ""]];
+  const of = (before, key, shift = false, here = []) => meaning(before, key, shift, pages, here);
+  assert.deepEqual(of("g", "j"), { go: "/ui/jobs" });
+  assert.deepEqual([of("g", "k"), of("", "g"), of("g", "")], [null, null, null]);
+  assert.deepEqual([of("", "j"), of("", "k"), of("", "u")], [{ step: 1 }, { step: -1 }, { up: true }]);
+  assert.deepEqual([of("", "/"), of("", "?", true)], [{ find: true }, { help: true }]);
+  assert.deepEqual([of("", "w", false, ["ww"]), of("w", "w", false, ["ww"])], [null, { press: "ww" }]);
+  assert.deepEqual([of("", "x", false, ["x"]), of("", "x"), of("g", "x", false, ["x"])], [{ press: "x" }, null, null]);
+  assert.deepEqual([of("", "ArrowLeft", true), of("", "ArrowDown", true)], [{ tab: -1 }, { page: 1 }]);
+  assert.equal(of("", "ArrowLeft"), null);
+});
+
+test("each page has one above it, or knows it itself", () => {
+  assert.equal(up(parse("/ui/jobs/a@b/versions")), "/ui/jobs/a%40b");
+  assert.equal(up(parse("/ui/jobs/a@b")), "/ui/jobs");
+  assert.equal(up(parse("/ui/allocations/a1/fs/x")), "/ui/allocations/a1");
+  assert.equal(up(parse("/ui/administration/roles/r")), "/ui/administration/roles");
+  assert.equal(up(parse("/ui/jobs")), null);
+  const [path, query] = editHref("a/b", "prod").split("?");
+  assert.deepEqual(parse(path, query), { page: "run", id: "a/b", namespace: "prod" });
+});
+
+test("a time is told in the zone that was chosen", () => {
+  assert.equal(moment(1795743005e9, "UTC"), "2026-11-27 01:30:05 UTC");
+  assert.equal(moment(0, "UTC"), "");
+});
+
+test("variables of files and flags are one text, flags first", () => {
+  const flags = { image: 'web:"2"', ports: "[80, 81]", text: "${x}" };
+  const text = variablesOf({ Variables: "image = \"web:1\"\nn = 3\n", VariableFlags: flags });
+  assert.equal(text, 'n = 3\n\nimage = "web:\\"2\\""\nports = [80, 81]\ntext = "$${x}"');
+  assert.equal(variablesOf({}), "");
+});
+
+test("an instance that no record knows is a double only beside a live one of its slot", () => {
+  const instance = (Key, Slot, State) => ({ Key, Slot, Observed: { State } });
+  const sweeps = [{ Driver: "d", Provider: "p", Unbound: [instance("k1", "s1", "Running"), instance("k2", "s2", "Running"),
+    instance("k3", "s1", "Exited"), instance("k4", "s3", "Running")] }];
+  const tasks = [{ SlotName: "s1", Observed: { State: "Running" } }, { SlotName: "s2", Observed: { State: "Gone" } }];
+  const all = orphans(sweeps, tasks);
+  assert.deepEqual(all.map((i) => [i.Key, i.Driver, i.record?.SlotName]),
+    [["k1", "d", "s1"], ["k2", "d", "s2"], ["k3", "d", "s1"], ["k4", "d", undefined]]);
+  assert.deepEqual(doubles(all).map((i) => i.Key), ["k1"]);
 });

@@ -5,18 +5,22 @@ import { write } from "./lib/api.js";
 import { Expiry } from "./lib/expiry.js";
 import { html } from "./lib/html.js";
 import { complete } from "./lib/oidc.js";
+import { Keyboard } from "./lib/keyboard.js";
 import { Palette } from "./lib/palette.js";
 import { Title } from "./lib/parts.js";
 import { setToken } from "./lib/token.js";
 import { parse } from "./lib/routes.js";
+import { apply, choose, darkNow } from "./lib/settings.js";
 import { Access, AccessOf } from "./pages/access.js";
 import { Exec } from "./pages/exec.js";
 import { Files } from "./pages/files.js";
-import { Evaluations, Job, Jobs, Run } from "./pages/jobs.js";
+import { Evaluations, Job, Jobs } from "./pages/jobs.js";
 import { Servers, Services, Topology } from "./pages/cluster.js";
 import { Allocation, Client, Clients, Remote, Slot } from "./pages/places.js";
 import { Login } from "./pages/login.js";
 import { NamespaceOf, Namespaces } from "./pages/namespaces.js";
+import { Run } from "./pages/run.js";
+import { Settings } from "./pages/settings.js";
 import { Volume, Volumes } from "./pages/storage.js";
 import { Trends } from "./pages/trends.js";
 import { NewVariable, Variable, Variables } from "./pages/variables.js";
@@ -26,21 +30,22 @@ const PAGES = { jobs: Jobs, run: Run, job: Job, allocation: Allocation, clients:
   slot: Slot, evaluations: Evaluations, login: Login, missing: Missing, servers: Servers, services: Services,
   topology: Topology, variable: Variable, variables: Variables, newVariable: NewVariable, access: Access,
   accessOf: AccessOf, exec: Exec, files: Files, trends: Trends, namespaces: Namespaces,
-  namespaceOf: NamespaceOf, volume: Volume, volumes: Volumes };
+  namespaceOf: NamespaceOf, settings: Settings, volume: Volume, volumes: Volumes };
+// Title and letter of each page; the letters are Nomad's where it has the page.
 const NAV = [["jobs", "Jobs", "j"], ["remote", "Remote", "m"], ["clients", "Clients", "c"],
   ["servers", "Servers", "s"], ["topology", "Topology", "t"], ["trends", "Last hour", "h"], ["services", "Services", "i"],
-  ["storage", "Storage", "o"],
+  ["storage", "Storage", "r"],
   ["variables", "Variables", "v"], ["evaluations", "Evaluations", "e"],
-  ["administration", "Access", "a"], ["settings/tokens", "Log in", ""]];
+  ["administration", "Access", "a"], ["settings/tokens", "Log in", "p"]];
 
-const dark = () => (localStorage.getItem("drover-theme") ??
-  (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
-document.documentElement.dataset.theme = dark();
+apply();
+// Whoever follows the system follows it while it changes.
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", apply);
 
 /** `failed`: why a login that an identity provider has ended did not succeed. */
 function App({ failed }) {
   const [at, go] = useState(() => location.pathname + location.search);
-  const [theme, setTheme] = useState(dark);
+  const [dark, setDark] = useState(darkNow);
   const [searches, search] = useState(false);
   const moved = () => go(location.pathname + location.search);
   const visit = (href) => { history.pushState(null, "", href); moved(); scrollTo(0, 0); };
@@ -53,18 +58,11 @@ function App({ failed }) {
       e.preventDefault();
       visit(url.pathname + url.search);
     };
-    let second = false;
     const key = (e) => {
       if ((e.ctrlKey || e.metaKey) && e.key === "k" && !e.target.closest?.(".terminal")) {
         e.preventDefault();
         search(true);
       }
-      if (e.target.closest?.("input, textarea, select, dialog, .terminal") || e.ctrlKey || e.metaKey || e.altKey) return;
-      const to = second && NAV.find(([, , letter]) => letter && letter === e.key);
-      second = e.key === "g";
-      if (to) visit(`/ui/${to[0]}`);
-      const field = e.key === "/" && document.querySelector("input[type=search]");
-      if (field) { e.preventDefault(); field.focus(); }
     };
     addEventListener("popstate", moved);
     document.addEventListener("click", click);
@@ -79,19 +77,19 @@ function App({ failed }) {
   const route = parse(path, query);
   useEffect(() => { document.title = `${route.id ?? route.page} – Drover`; }, [at]);
   const flip = () => {
-    const next = theme === "dark" ? "light" : "dark";
-    localStorage.setItem("drover-theme", next);
-    document.documentElement.dataset.theme = next;
-    setTheme(next);
+    choose("theme", darkNow() ? "light" : "dark");
+    setDark(darkNow());
   };
   return html`<a class="skip" href="#main">Skip to the page</a>
     <header><a class="name" href="/ui/jobs">Drover</a><nav aria-label="Pages">${NAV.map(([to, title]) => html`
       <a href=${`/ui/${to}`} aria-current=${path.startsWith(`/ui/${to}`) ? "page" : null}>${title}</a>`)}</nav>
       <button onClick=${() => search(true)} title="Ctrl+K">Go to</button>
-      <button onClick=${flip}>${theme === "dark" ? "Light" : "Dark"}</button></header>
+      <button onClick=${flip}>${dark ? "Light" : "Dark"}</button>
+      <a href="/ui/settings/user-settings" aria-current=${route.page === "settings" ? "page" : null}>Settings</a></header>
     <${Expiry} /><main id="main"><${PAGES[route.page]} ...${route} failed=${failed}
       key=${route.page + (route.part ?? "") + (route.id ?? "")} /></main>
-    ${searches && html`<${Palette} pages=${[...NAV, ["jobs/run", "Run a job"]]} visit=${visit}
+    <${Keyboard} pages=${NAV} route=${route} visit=${visit} />
+    ${searches && html`<${Palette} pages=${[...NAV, ["jobs/run", "Run a job"], ["settings/user-settings", "Settings"]]} visit=${visit}
       close=${() => search(false)} />`}`;
 }
 

@@ -20,6 +20,14 @@ export function ago(ns, nowMs) {
   return ns > 0 ? span(nowMs - ns / 1e6) : "";
 }
 
+/** A time in Unix nanoseconds as date and time of day, in the browser's time zone or the one of that name. */
+export function moment(ns, zone) {
+  if (!(ns > 0)) return "";
+  const two = "2-digit";
+  return new Date(ns / 1e6).toLocaleString("sv-SE", { timeZone: zone === "local" ? undefined : zone, year: "numeric",
+    month: two, day: two, hour: two, minute: two, second: two, timeZoneName: "short" });
+}
+
 export function bytes(n) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let i = 0;

@@ -2,13 +2,22 @@
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { html } from "./html.js";
 import { lines } from "./diff.js";
-import { plain, span, state } from "./format.js";
+import { ago, moment, plain, span, state } from "./format.js";
+import { chosen } from "./settings.js";
 
 /** The heading of a page. It takes the focus when it appears, which may be after the first answer. */
 export function Title({ children }) {
   const heading = useRef(null);
   useEffect(() => { heading.current?.focus({ preventScroll: true }); }, []);
   return html`<h1 tabindex="-1" ref=${heading}>${children}</h1>`;
+}
+
+/** A time in Unix nanoseconds, as a person has chosen to read it; the other way is said by its tip. */
+export function Age({ at, past }) {
+  if (!(at > 0)) return "";
+  const [since, then] = [`${ago(at, Date.now())}${past ? " ago" : ""}`, moment(at, chosen("zone"))];
+  const [shown, tip] = chosen("times") === "clock" ? [then, since] : [since, then];
+  return html`<time datetime=${new Date(at / 1e6).toISOString()} title=${tip}>${shown}</time>`;
 }
 
 export const State = ({ word }) => {

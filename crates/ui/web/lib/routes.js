@@ -14,7 +14,10 @@ export function parse(path, query = "") {
   const parts = path.replace(/^\/ui\/?/, "").split("/").filter(Boolean).map(decode);
   const params = new URLSearchParams(query);
   const [first = "jobs", id, ...rest] = parts;
-  if (first === "jobs" && id === "run") return { page: "run" };
+  if (first === "jobs" && id === "run") {
+    return { page: "run", ...(params.get("job") && { id: params.get("job"),
+      namespace: params.get("namespace") || "default" }) };
+  }
   if (first === "jobs" && id) return { page: "job", ...named(id, params), tab: rest[0] ?? "" };
   if (first === "allocations" && id) {
     // The files of a task lie below its name.
@@ -25,6 +28,7 @@ export function parse(path, query = "") {
   if (first === "clients" && id) return { page: "client", id };
   if (first === "remote" && parts.length > 1) return { page: "slot", id: parts.slice(1).join("/") };
   if (first === "settings" && id === "tokens") return { page: "login" };
+  if (first === "settings") return { page: "settings" };
   if (first === "variables" && id === "new") return { page: "newVariable" };
   if (first === "variables" && id === "var" && rest.length) {
     return { page: "variable", ...named(rest.join("/"), params) };
@@ -53,6 +57,7 @@ export function parse(path, query = "") {
 
 export const jobHref = (id, namespace, tab = "") =>
   `/ui/jobs/${encodeURIComponent(`${id}@${namespace}`)}${tab ? `/${tab}` : ""}`;
+export const editHref = (id, namespace) => `/ui/jobs/run?${new URLSearchParams({ job: id, namespace })}`;
 export const accessHref = (part, id = "") =>
   `/ui/administration/${part}${id ? `/${encodeURIComponent(id)}` : ""}`;
 export const allocHref = (id) => `/ui/allocations/${encodeURIComponent(id)}`;
@@ -65,3 +70,14 @@ export const nodeHref = (id) => `/ui/clients/${encodeURIComponent(id)}`;
 export const slotHref = (slot) => `/ui/remote/${slot.split("/").map(encodeURIComponent).join("/")}`;
 export const volumeHref = (id, namespace) => `/ui/storage/volumes/dynamic/${encodeURIComponent(`${id}@${namespace}`)}`;
 export const variableHref = (path, namespace) => `/ui/variables/var/${encodeURIComponent(`${path}@${namespace}`)}`;
+
+/** The page above the one of a route; null where the page itself knows it, or there is none. */
+export function up({ page, id, namespace, tab, part }) {
+  const above = { client: "/ui/clients", slot: "/ui/remote", variable: "/ui/variables", newVariable: "/ui/variables",
+    volume: "/ui/storage", namespaceOf: "/ui/administration/namespaces", run: "/ui/jobs" };
+  if (page === "job") return tab ? jobHref(id, namespace) : "/ui/jobs";
+  if (page === "files") return allocHref(id);
+  if (page === "exec") return jobHref(id, namespace);
+  if (page === "accessOf") return accessHref(part);
+  return above[page] ?? null;
+}

@@ -2,9 +2,9 @@
 import { useEffect, useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { read, useLive, write } from "../lib/api.js";
-import { ago, plain, words } from "../lib/format.js";
+import { plain, words } from "../lib/format.js";
 import { accessHref } from "../lib/routes.js";
-import { Act, Cli, Loaded, Problem, Search, Table, Title, useFilter } from "../lib/parts.js";
+import { Act, Age, Cli, Loaded, Problem, Search, Table, Title, useFilter } from "../lib/parts.js";
 
 const PARTS = { policies: "Policies", roles: "Roles", tokens: "Tokens", namespaces: "Namespaces" };
 export const Tabs = ({ part }) => html`<nav class="tabs" aria-label="Parts of access control">
@@ -100,7 +100,7 @@ function Edit({ part, of }) {
       <option>management</option></select></label></p>`}
     ${part !== "policies" && form.type === "client" && field("Policies", "policies")}
     ${part === "tokens" && !of && field("Ends after (such as 8h)", "ttl")}
-    ${part === "tokens" && of && html`<p class="soft">Made ${ago(Date.parse(of.CreateTime) * 1e6, Date.now())} ago,
+    ${part === "tokens" && of && html`<p class="soft">Made <${Age} at=${Date.parse(of.CreateTime) * 1e6} past />,
       ends: ${until(of.ExpirationTime)}</p>`}
     <p class="tools"><button onClick=${save}>Save</button>${of && html`<${Act} label="Delete" danger
       question=${`Delete the ${KIND[part]} ${form.name || of.AccessorID}? Whoever uses it loses what it allows.`}

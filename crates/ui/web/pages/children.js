@@ -3,9 +3,9 @@ import { useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { useLive, write } from "../lib/api.js";
 import { encode } from "../lib/base64.js";
-import { ago, plain, state } from "../lib/format.js";
+import { plain, state } from "../lib/format.js";
 import { jobHref } from "../lib/routes.js";
-import { Act, Loaded, Problem, State, Table } from "../lib/parts.js";
+import { Act, Age, Loaded, Problem, State, Table } from "../lib/parts.js";
 import { worst } from "../lib/jobs.js";
 
 const LAST = 50;
@@ -30,7 +30,7 @@ export function Children({ job, ns, path }) {
       })}</p><${Table} heads=${["Job", "State", "Result", "Age"]} none="It has made no job that is kept." rows=${rows}
         row=${(child) => html`<tr key=${child.ID}><td class="name"><a href=${jobHref(child.ID, child.Namespace)}>${
         plain(child.ID)}</a></td><td><${State} word=${child.Status} /></td><td><${State} word=${worst(child)} /></td>
-        <td class="num">${ago(child.SubmitTime, Date.now())}</td></tr>`} />`;
+        <td class="num"><${Age} at=${child.SubmitTime} /></td></tr>`} />`;
     }}<//>`;
 }
 

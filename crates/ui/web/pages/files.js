@@ -2,9 +2,9 @@
 import { useEffect, useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { ask, read } from "../lib/api.js";
-import { ago, bytes, plain } from "../lib/format.js";
+import { bytes, plain } from "../lib/format.js";
 import { allocHref, filesHref } from "../lib/routes.js";
-import { Cli, Problem, Table, Title } from "../lib/parts.js";
+import { Age, Cli, Problem, Table, Title } from "../lib/parts.js";
 import { save } from "../lib/save.js";
 
 /** How much of the end of a file is shown. */
@@ -52,7 +52,7 @@ export function Files({ id, path }) {
       rows=${[...got.list].sort((a, b) => Number(b.IsDir) - Number(a.IsDir) || a.Name.localeCompare(b.Name))}
       row=${(e) => html`<tr key=${e.Name}><td class="name"><a href=${below(e)}>${plain(e.Name)}${e.IsDir ? "/" : ""}</a></td>
       <td class="num">${e.IsDir ? "" : bytes(e.Size)}</td><td class="num">${plain(e.FileMode)}</td>
-      <td class="wide num">${ago(Date.parse(e.ModTime) * 1e6, Date.now())} ago</td></tr>`} />`}
+      <td class="wide num"><${Age} at=${Date.parse(e.ModTime) * 1e6} past /></td></tr>`} />`}
     ${got?.stat && !got.stat.IsDir && html`<div class="tools"><span>${bytes(got.stat.Size)}</span>
       <button onClick=${() => look(again + 1)}>Read again</button><button onClick=${keep}>Download</button></div>
       ${got.from > 0 && html`<p class="soft">The last ${bytes(TAIL)} of it:</p>`}

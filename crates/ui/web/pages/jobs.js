@@ -1,13 +1,14 @@
 import { useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
-import { Refused, useLive, write } from "../lib/api.js";
-import { plain, unplaced, ago } from "../lib/format.js";
+import { useLive, write } from "../lib/api.js";
+import { plain, unplaced } from "../lib/format.js";
 import { faults, faulty, folded, tally, unfolded, words } from "../lib/jobs.js";
-import { allocHref, jobHref, nodeHref } from "../lib/routes.js";
+import { allocHref, editHref, jobHref, nodeHref } from "../lib/routes.js";
 import { Children } from "./children.js";
 import { ServicesOf } from "./cluster.js";
+import { Definition } from "./definition.js";
 import { Deployments } from "./deployments.js";
-import { Act, Cli, Diff, Loaded, Problem, Search, State, Table, Title, useFilter } from "../lib/parts.js";
+import { Act, Age, Cli, Diff, Loaded, Search, State, Table, Title, useFilter } from "../lib/parts.js";
 
 export function Jobs() {
   const live = useLive(["/v1/jobs?namespace=*"], "&per_page=100");
@@ -53,15 +54,16 @@ export function Job({ id, namespace, tab }) {
   const [counts, setCounts] = useState({});
   return html`<${Title}>${plain(id)}<//><nav class="tabs" aria-label="Parts of the job">
     ${(isParent(live.data?.[0]) ? [...TABS, ...OF_PARENTS] : TABS).map(([name, title]) => html`<a href=${jobHref(id, namespace, name)}
-      aria-current=${tab === name ? "page" : null}>${title}</a>`)}</nav>
+      data-key=${{ evaluations: "e", definition: "d" }[name]} aria-current=${tab === name ? "page" : null}>${title}</a>`)}</nav>
     <${Loaded} live=${live} key=${tab}>${([job, ...more]) => {
-      if (tab === "definition") return html`<div class="box"><pre>${JSON.stringify(job, null, 2)}</pre></div>`;
+      if (tab === "definition") return html`<${Definition} job=${job} />`;
       if (tab === "dispatch") return html`<${Children} job=${job} ns=${ns} path=${path} />`;
       if (tab === "services") return html`<${ServicesOf} id=${id} namespace=${namespace} />`;
       if (tab === "versions") return html`<${Versions} job=${job} given=${more[0]} path=${path} ns=${ns} />`;
       if (tab === "deployments") return html`<${Deployments} all=${more[0] ?? []} />`;
       if (tab === "evaluations") return html`<${Evals} evals=${more[0] ?? []} />`;
       if (tab === "allocations") return html`<${Allocs} allocs=${more[0] ?? []} />`;
+      const talks = newest(more[0] ?? []);
       const waiting = (more[1] ?? []).find((e) => e.Status === "blocked");
       return html`<div class="box"><dl><dt>State</dt><dd><${State} word=${job.Stop ? "stopped" : job.Status} /></dd>
         <dt>Type</dt><dd>${job.Type}, priority ${job.Priority}</dd><dt>Version</dt><dd>${job.Version}</dd>
@@ -78,7 +80,9 @@ export function Job({ id, namespace, tab }) {
           <${Act} label="Restart all" danger question=${`Restart the tasks of all running allocations of ${id} in place?`}
             run=${() => Promise.all((more[0] ?? []).filter((a) => a.ClientStatus === "running").map((a) =>
               write(`/v1/client/allocation/${a.ID}/restart`, { AllTasks: false, TaskName: "" })))} />
-          <a href=${`/ui/exec/${encodeURIComponent(id)}${ns}`}>Exec</a>`}
+          <a data-key="x" href=${`/ui/exec/${encodeURIComponent(id)}${ns}`}>Exec</a>`}
+          <a href=${editHref(id, namespace)}>Edit</a>${talks && html`
+          <a data-key="l" href=${`${allocHref(talks.ID)}/${encodeURIComponent(talks.task)}/logs`}>Logs</a>`}
           ${(job.TaskGroups ?? []).map((g) => {
             const count = counts[g.Name] ?? g.Count;
             return html`<label>${plain(g.Name)} <input type="number" min="0" value=${count}
@@ -91,11 +95,19 @@ export function Job({ id, namespace, tab }) {
     }}<//><${Cli} line=${`drover job status -namespace ${namespace} ${id}`} raw=${path + ns} />`;
 }
 
+/** The newest allocation that has a task with a log, and that task. */
+function newest(allocs) {
+  const tasks = (a) => Object.keys(a.TaskStates ?? {});
+  const all = allocs.filter((a) => tasks(a).length).sort((a, b) => b.CreateIndex - a.CreateIndex);
+  const found = all.find((a) => a.ClientStatus === "running") ?? all[0];
+  return found && { ...found, task: tasks(found)[0] };
+}
+
 /** Each version with what it has changed; an earlier one can be registered again. */
 const Versions = ({ job, given, path, ns }) => html`<${Table} none="There is no version."
   heads=${["Version", "Submitted", "Stable", "What it changed", ""]}
   rows=${(given?.Versions ?? []).map((v, i) => ({ ...v, diff: given.Diffs?.[i] }))} row=${(v) => html`
-  <tr key=${v.Version}><td class="num">${v.Version}</td><td class="num">${ago(v.SubmitTime, Date.now())} ago</td>
+  <tr key=${v.Version}><td class="num">${v.Version}</td><td class="num"><${Age} at=${v.SubmitTime} past /></td>
   <td>${v.Stable ? "yes" : "no"}</td><td>${v.diff ? html`<${Diff} diff=${v.diff} />` :
     html`<span class="soft">the first that is kept</span>`}</td>
   <td>${v.Version === job.Version ? html`<span class="soft">current</span>` : html`<${Act} label="Revert"
@@ -112,7 +124,7 @@ export const Allocs = ({ allocs }) => html`<${Table} rows=${[...allocs].sort((a,
   <tr key=${a.ID}><td class="num"><a href=${allocHref(a.ID)}>${a.ID.slice(0, 8)}</a></td>
   <td><${State} word=${a.ClientStatus} /></td><td class="name">${plain(a.Name)}</td>
   <td><a href=${nodeHref(a.NodeID)}>${plain(a.NodeName || a.NodeID.slice(0, 8))}</a></td>
-  <td class="wide num">${a.JobVersion}</td><td class="num">${ago(a.CreateTime, Date.now())}</td></tr>`} />`;
+  <td class="wide num">${a.JobVersion}</td><td class="num"><${Age} at=${a.CreateTime} /></td></tr>`} />`;
 
 export const Evals = ({ evals }) => html`<${Table} rows=${[...evals].sort((a, b) => b.ModifyIndex - a.ModifyIndex)}
   heads=${["Evaluation", "State", "Job", "Trigger", "Why not placed"]} none="There is no evaluation." row=${(e) => html`
@@ -126,35 +138,3 @@ export function Evaluations() {
   return html`<${Title}>Evaluations<//><${Loaded} live=${live}>${([evals]) =>
     html`<${Evals} evals=${evals} />`}<//><${Cli} line="drover eval list" raw="/v1/evaluations?namespace=*" />`;
 }
-
-/** Edit, plan, run: the plan's index is checked, so that nobody's change is overwritten unseen. */
-export function Run() {
-  const [text, setText] = useState("");
-  const [plan, setPlan] = useState(null);
-  const [error, setError] = useState(null);
-  const [done, setDone] = useState(null);
-  const guard = (step) => async () => { setError(null); try { await step(); } catch (e) { setError(e); } };
-  const look = guard(async () => {
-    const job = await write("/v1/jobs/parse", { JobHCL: text, Canonicalize: true });
-    const path = `/v1/job/${encodeURIComponent(job.ID)}/plan?namespace=${encodeURIComponent(job.Namespace || "default")}`;
-    setPlan({ job, answer: await write(path, { Job: job, Diff: true }) });
-  });
-  const run = guard(async () => {
-    if (!plan) throw new Refused(0, "plan the job first");
-    await write(`/v1/jobs?namespace=${encodeURIComponent(plan.job.Namespace || "default")}`, { Job: plan.job,
-      EnforceIndex: true, JobModifyIndex: plan.answer.JobModifyIndex, Submission: { Source: text, Format: "hcl2" } });
-    setDone(plan.job);
-  });
-  return html`<${Title}>Run a job<//>${error && html`<${Problem} error=${error} />`}
-    <textarea aria-label="Job file" spellcheck="false" value=${text}
-      onInput=${(e) => { setText(e.target.value); setPlan(null); setDone(null); }}></textarea>
-    <p class="tools"><button onClick=${look}>Plan</button>${plan && html`<button onClick=${run}>Run</button>`}</p>
-    ${done && html`<div class="box" role="status">Registered: <a href=${jobHref(done.ID, done.Namespace || "default")}>
-      ${plain(done.ID)}</a></div>`}
-    ${plan && html`<div class="box"><h2>What changes</h2><${Diff} diff=${plan.answer.Diff} />
-      ${Object.entries(plan.answer.Annotations?.DesiredTGUpdates ?? {}).map(([group, n]) => html`<p>${plain(group)}:${" "}
-        ${Object.entries(n).filter(([, v]) => v > 0).map(([k, v]) => `${k} ${v}`).join(", ") || "nothing changes"}</p>`)}
-      ${plan.answer.Warnings && html`<p class="warn">${plain(plan.answer.Warnings)}</p>`}</div>
-      ${plan.answer.FailedTGAllocs && html`<${Why} failed=${plan.answer.FailedTGAllocs} />`}`}`;
-}
-

@@ -62,13 +62,14 @@ export function Logs({ alloc, task }) {
   return html`<div class="tools"><select aria-label="Output" value=${kind} onChange=${(e) => setKind(e.target.value)}>
     <option>stdout</option><option>stderr</option><option>both</option></select>
     <${Search} value=${filter} onInput=${setFilter} />
-    <label><input type="checkbox" checked=${wraps} onChange=${(e) => setWraps(e.target.checked)} /> Wrap lines</label>
+    <label><input type="checkbox" data-key="ww" data-key-title="Wrap lines" checked=${wraps} onChange=${(e) => setWraps(e.target.checked)} /> Wrap lines</label>
     ${(kind === "both" ? ["stdout", "stderr"] : [kind]).map((which) => html`<button key=${which}
       onClick=${() => keep(which)}>Download ${which}</button>`)}</div>
     ${wrong && html`<p class="warn" role="status">${plain(`The expression cannot be read: ${wrong}`)}</p>`}
     ${error && html`<${Problem} error=${error} />`}
     ${dropped > 0 && html`<p class="soft">${bytes(dropped)} of earlier output dropped here; the node keeps it</p>`}
     <div class="box"><pre class=${wraps ? "log" : "log unwrapped"} ref=${box} tabindex="0" aria-label="Log"
+      data-key="l" data-key-title="Read the log"
       onScroll=${scrolled}>${coloured(shown).map((part) => (part.name ? html`<span class=${part.name}>${
       plain(part.text)}</span>` : plain(part.text)))}${!shown && "No output."}</pre></div>`;
 }

@@ -1,13 +1,15 @@
 import { useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
-import { read, useLive, write } from "../lib/api.js";
-import { ago, plain, span, unplaced } from "../lib/format.js";
+import { read, useEvery, useLive, write } from "../lib/api.js";
+import { plain, span, unplaced } from "../lib/format.js";
 import { devices } from "../lib/devices.js";
+import { doubles, orphans } from "../lib/doubles.js";
 import { lanes } from "../lib/lanes.js";
 import { allocHref, execHref, filesHref, jobHref, nodeHref, slotHref } from "../lib/routes.js";
-import { Act, Cli, Loaded, Search, State, Table, Title, useFilter } from "../lib/parts.js";
+import { Act, Age, Cli, Loaded, Search, State, Table, Title, useFilter } from "../lib/parts.js";
 import { Allocs } from "./jobs.js";
 import { Logs } from "./log.js";
+import { Doubles, Orphans, SWEPT_MS } from "./orphans.js";
 import { Usage } from "./trends.js";
 
 export function Allocation({ id, task }) {
@@ -18,9 +20,9 @@ export function Allocation({ id, task }) {
     const shown = task || tasks[0]?.[0] || "";
     return html`<${Title}>${plain(a.Name)}<//><div class="box"><dl>
       <dt>State</dt><dd><${State} word=${a.ClientStatus} /> ${plain(a.ClientDescription)}</dd>
-      <dt>Job</dt><dd><a href=${jobHref(a.JobID, a.Namespace)}>${plain(a.JobID)}</a>, version ${a.Job?.Version}</dd>
+      <dt>Job</dt><dd><a rel="up" href=${jobHref(a.JobID, a.Namespace)}>${plain(a.JobID)}</a>, version ${a.Job?.Version}</dd>
       <dt>Node</dt><dd><a href=${nodeHref(a.NodeID)}>${plain(a.NodeName)}</a></dd>
-      <dt>Age</dt><dd>${ago(a.CreateTime, Date.now())}</dd>
+      <dt>Age</dt><dd><${Age} at=${a.CreateTime} /></dd>
       ${a.PreviousAllocation && html`<dt>Replaces</dt><dd><a href=${allocHref(a.PreviousAllocation)}>
         ${a.PreviousAllocation.slice(0, 8)}</a></dd>`}
       ${a.NextAllocation && html`<dt>Replaced by</dt><dd><a href=${allocHref(a.NextAllocation)}>
@@ -28,13 +30,13 @@ export function Allocation({ id, task }) {
       <div class="tools"><${Act} label="Restart" question=${`Restart the tasks of ${a.Name} in place?`}
         run=${() => write(`/v1/client/allocation/${a.ID}/restart`, { AllTasks: false, TaskName: "" })} />
         <${Act} label="Stop" danger question=${`Stop ${a.Name}? It is placed again, perhaps elsewhere.`}
-        run=${() => write(`${path}/stop`, {})} /><a href=${filesHref(a.ID, "/")}>Files</a>${tasks.filter(([, t]) =>
-        t.State === "running").map(([name]) => html`<a key=${name} href=${execHref(a, name)}>Exec in ${plain(name)}</a>`)}
+        run=${() => write(`${path}/stop`, {})} /><a data-key="f" href=${filesHref(a.ID, "/")}>Files</a>${tasks.filter(([, t]) =>
+        t.State === "running").map(([name]) => html`<a key=${name} data-key="x" href=${execHref(a, name)}>Exec in ${plain(name)}</a>`)}
       </div>
       ${a.ClientStatus === "running" && html`<${Usage} alloc=${a} />`}
       <h2>What happened</h2><${Table} heads=${["When", "Task", "Event", "What"]} none="Nothing yet."
         rows=${tasks.flatMap(([name, t]) => (t.Events ?? []).map((e) => ({ ...e, name }))).sort((x, y) => y.Time - x.Time)}
-        row=${(e) => html`<tr><td class="num">${ago(e.Time, Date.now())} ago</td><td>${plain(e.name)}</td>
+        row=${(e) => html`<tr><td class="num"><${Age} at=${e.Time} past /></td><td>${plain(e.name)}</td>
           <td>${plain(e.Type)}</td><td>${plain(e.DisplayMessage || e.Message)}</td></tr>`} />
       <h2>Logs</h2><div class="tabs">${tasks.map(([name]) => html`<a href=${`${allocHref(id)}/${encodeURIComponent(name)}/logs`}
         aria-current=${name === shown ? "page" : null}>${plain(name)}</a>`)}</div>
@@ -111,19 +113,26 @@ export function Client({ id }) {
     <${Cli} line=${`drover node status ${n.ID}`} raw=${path} />`}<//>`;
 }
 
+/** Counts of tasks, which the words of their rows are found by. */
+const FILTERS = ["unmanaged", "unknown", "stopping"];
+
 export function Remote() {
-  const live = useLive(["/v1/remote/tasks?namespace=*", "/v1/remote/unbound"]);
+  const live = useLive(["/v1/remote/tasks?namespace=*"]);
+  const swept = useEvery("/v1/remote/unbound", SWEPT_MS);
   const [filter, setFilter] = useFilter();
-  return html`<${Title}>Remote tasks<//><${Loaded} live=${live}>${([tasks, sweeps]) => {
+  return html`<${Title}>Remote tasks<//><${Loaded} live=${live}>${([tasks]) => {
+    const sweeps = swept.data?.[0] ?? [];
+    const lone = orphans(sweeps, tasks);
     const counts = [["unmanaged", tasks.filter((t) => t.Unmanaged).length],
       ["unknown", tasks.filter((t) => t.Observed?.State === "Unknown").length],
       ["stopping", tasks.filter((t) => t.Desired === "stop").length],
-      ["orphaned instances", sweeps.reduce((n, s) => n + (s.Unbound ?? []).length, 0)],
+      ["orphaned instances", lone.length], ["duplicates", doubles(lone).length],
       ["providers not reached", sweeps.filter((s) => s.Error).length]];
     const words = (t) => `${t.SlotName} ${t.ProviderId} ${t.Driver} ${t.ManagerName} ${t.Observed?.State}
       ${t.Unmanaged ? "unmanaged" : ""} ${t.Desired === "stop" ? "stopping" : ""}`.toLowerCase();
-    return html`<div class="counts">${counts.map(([word, n]) => html`<div class=${`count ${n ? "warn" : ""}`}>
-      <b>${n}</b>${word}</div>`)}</div>
+    return html`<div class="counts">${counts.map(([word, n]) => (n && FILTERS.includes(word) ?
+        html`<button class="count warn" onClick=${() => setFilter(word)}><b>${n}</b>${word}</button>` :
+        html`<div class=${`count ${n ? "warn" : ""}`}><b>${n}</b>${word}</div>`))}</div>
       <div class="tools"><${Search} value=${filter} onInput=${setFilter} /></div>
       <${Table} rows=${tasks.filter((t) => words(t).includes(filter.toLowerCase()))}
       heads=${["Slot", "Observed", "Manager", "Epoch", "*Provider's name", "*Driver"]} none="There is no remote task here."
@@ -131,6 +140,9 @@ export function Remote() {
       <td><${State} word=${t.Observed?.State} /></td><td>${t.Unmanaged ? html`<${State} word="unmanaged" />` :
         plain(t.ManagerName)}</td><td class="num">${t.Epoch}</td><td class="wide">${plain(t.ProviderId)}</td>
       <td class="wide">${plain(t.Driver)}</td></tr>`} />
+      ${swept.error && html`<p class="warn">${plain(`Orphaned instances are not known: ${swept.error.message}`)}</p>`}
+      ${lone.length > 0 && html`<h2>Orphaned instances</h2><p class="soft">A runtime has them, and no record knows
+        them.</p><${Orphans} all=${lone} />`}
       ${sweeps.filter((s) => s.Error).map((s) => html`<div class="box bad">${plain(`${s.Driver} ${s.Provider}: ${s.Error}`)}
         </div>`)}`;
   }}<//><${Cli} line="drover remote status" raw="/v1/remote/tasks?namespace=*" />`;
@@ -139,7 +151,7 @@ export function Remote() {
 export function Slot({ id }) {
   const path = `/v1/remote/task/${id.split("/").map(encodeURIComponent).join("/")}`;
   const live = useLive([path]);
-  return html`<${Loaded} live=${live}>${([t]) => html`<${Title}>${plain(t.SlotName)}<//>
+  return html`<${Loaded} live=${live}>${([t]) => html`<${Title}>${plain(t.SlotName)}<//><${Doubles} task=${t} />
     <${Bars} task=${t} /><div class="box"><dl>
     <dt>Observed</dt><dd><${State} word=${t.Observed?.State} /></dd>
     <dt>Manager</dt><dd>${t.Unmanaged ? html`<${State} word="unmanaged" />` : plain(t.ManagerName)}</dd>
@@ -149,7 +161,7 @@ export function Slot({ id }) {
     <div class="tools"><${Act} label="Restart" danger question=${`Replace the instance of ${t.SlotName}?`}
       run=${() => write(path.replace("/task/", "/restart/"), {})} /></div>
     <h2>What happened</h2><${Table} heads=${["When", "Epoch", "What"]} none="Nothing yet."
-      rows=${[...(t.History ?? [])].reverse()} row=${(e) => html`<tr><td class="num">${ago(e.Time, Date.now())} ago</td>
+      rows=${[...(t.History ?? [])].reverse()} row=${(e) => html`<tr><td class="num"><${Age} at=${e.Time} past /></td>
       <td class="num">${e.Epoch}</td><td>${plain(e.Message)}</td></tr>`} />
     <${Cli} line=${`drover remote status ${t.SlotName}`} raw=${path} />`}<//>`;
 }

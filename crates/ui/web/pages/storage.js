@@ -1,9 +1,9 @@
 // Dynamic host volumes: which there are, on which nodes, and who uses them.
 import { html } from "../lib/html.js";
 import { useLive, write } from "../lib/api.js";
-import { ago, bytes, plain } from "../lib/format.js";
+import { bytes, plain } from "../lib/format.js";
 import { nodeHref, volumeHref } from "../lib/routes.js";
-import { Act, Cli, Loaded, Search, State, Table, Title, useFilter } from "../lib/parts.js";
+import { Act, Age, Cli, Loaded, Search, State, Table, Title, useFilter } from "../lib/parts.js";
 import { Allocs } from "./jobs.js";
 
 const size = (n) => (n > 0 ? bytes(n) : html`<span class="soft">not told</span>`);
@@ -26,7 +26,7 @@ export function Volumes() {
         <span class="soft"> ${v.ID.slice(0, 8)}</span></td><td><${State} word=${v.State} /></td>
         <td><a href=${nodeHref(v.NodeID)}>${plain(name(v))}</a></td><td class="num">${size(v.CapacityBytes)}</td>
         <td class="wide">${maker(v)}</td><td class="wide">${plain(v.Namespace)}</td>
-        <td class="wide num">${ago(v.CreateTime, Date.now())}</td></tr>`} />`;
+        <td class="wide num"><${Age} at=${v.CreateTime} /></td></tr>`} />`;
     }}<//><${Cli} line="drover volume status" raw="/v1/volumes?type=host&namespace=*" />`;
 }
 

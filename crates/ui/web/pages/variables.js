@@ -2,9 +2,9 @@
 import { useEffect, useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { Refused, useLive, write } from "../lib/api.js";
-import { ago, plain } from "../lib/format.js";
+import { plain } from "../lib/format.js";
 import { variableHref } from "../lib/routes.js";
-import { Act, Cli, Loaded, Problem, Search, Table, Title, useFilter } from "../lib/parts.js";
+import { Act, Age, Cli, Loaded, Problem, Search, Table, Title, useFilter } from "../lib/parts.js";
 
 /** Paths alone: whoever lists need not read. */
 export function Variables({ id: prefix = "" }) {
@@ -17,7 +17,7 @@ export function Variables({ id: prefix = "" }) {
       heads=${["Path", "Namespace", "Changed", "*Locked"]} none=${all.length ? "No variable matches the filter." :
         "There is no variable here that you may list."} row=${(v) => html`<tr key=${`${v.Namespace}/${v.Path}`}>
       <td class="name"><a href=${variableHref(v.Path, v.Namespace)}>${plain(v.Path)}</a></td>
-      <td>${plain(v.Namespace)}</td><td class="num">${ago(v.ModifyTime, Date.now())} ago</td>
+      <td>${plain(v.Namespace)}</td><td class="num"><${Age} at=${v.ModifyTime} past /></td>
       <td class="wide">${v.Lock ? "yes" : ""}</td></tr>`} />`}<//>
     <${Cli} line="drover var list" raw=${path} />`;
 }

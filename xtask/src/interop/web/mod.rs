@@ -4,7 +4,11 @@
 
 mod axe;
 mod demo;
+mod kit;
+mod orphans;
+mod others;
 mod page;
+mod people;
 mod storage;
 mod stories;
 mod tasks;

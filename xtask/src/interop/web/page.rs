@@ -35,6 +35,8 @@ pub(super) struct Page {
     troubles: Vec<String>,
     /// Answers of 5xx that a story expects, by a part of their address.
     expected: Vec<String>,
+    /// What it has complained of as expected.
+    met: Vec<String>,
 }
 
 impl Drop for Page {
@@ -65,8 +67,8 @@ impl Page {
         let stream = TcpStream::connect(&host)?;
         stream.set_nodelay(true)?;
         let (socket, _) = client(&address, stream).map_err(|error| anyhow!("no DevTools at {address}: {error}"))?;
-        let (session, troubles, expected) = (String::new(), Vec::new(), Vec::new());
-        let mut page = Self { browser, profile, socket, session, next: 0, troubles, expected };
+        let (session, troubles, expected, met) = (String::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut page = Self { browser, profile, socket, session, next: 0, troubles, expected, met };
         page.another()?;
         Ok(page)
     }
@@ -132,12 +134,27 @@ impl Page {
             }
             _ => None,
         };
-        self.troubles.extend(trouble.filter(|told| !self.expected.iter().any(|part| told.contains(part))));
+        let Some(told) = trouble else { return };
+        let expected = self.expected.iter().any(|part| told.contains(part));
+        if expected { &mut self.met } else { &mut self.troubles }.push(told);
     }
 
-    /// What a story does on purpose: answers of 5xx from addresses that hold this are no trouble.
+    /// What a story does on purpose: a complaint that holds this is no trouble, nor is an answer of 5xx from such an
+    /// address.
     pub(super) fn expect(&mut self, part: &str) {
         self.expected.push(part.to_owned());
+    }
+
+    /// Waits until the browser has complained of what was expected.
+    pub(super) fn complains(&mut self, part: &str) -> Result<()> {
+        let begun = Instant::now();
+        while !self.met.iter().any(|told| told.contains(part)) {
+            ensure!(begun.elapsed() < BOUND, "the browser does not complain of {part:?}, but of {:?}", self.troubles);
+            // Whatever is on its way is heard before the answer.
+            self.eval("null")?;
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
     }
 
     /// Fails when the browser has complained of something.
@@ -226,9 +243,11 @@ impl Page {
         text.chars().try_for_each(|c| self.key(&c.to_string()))
     }
 
-    /// Presses the key of a letter with others held: 2 = Ctrl.
+    /// Presses a letter or an arrow with others held: 2 = Ctrl, 8 = Shift.
     pub(super) fn key_with(&mut self, key: &str, held: u8) -> Result<()> {
-        let code = key.bytes().next().unwrap_or_default().to_ascii_uppercase();
+        let arrows = [("ArrowLeft", 37), ("ArrowUp", 38), ("ArrowRight", 39), ("ArrowDown", 40)];
+        let arrow = arrows.iter().find(|(name, _)| *name == key).map(|(_, code)| *code);
+        let code = arrow.unwrap_or_else(|| key.bytes().next().unwrap_or_default().to_ascii_uppercase());
         for kind in ["rawKeyDown", "keyUp"] {
             let params = json!({"type": kind, "key": key, "modifiers": held, "windowsVirtualKeyCode": code});
             self.call("Input.dispatchKeyEvent", params)?;

@@ -5,8 +5,8 @@ use serde_json::json;
 
 use super::{
     super::cluster::Agent,
+    kit::{end, running, sleeps, started},
     page::Page,
-    stories::{end, running, sleeps, started},
 };
 
 /// Makes a dynamic host volume; its id.

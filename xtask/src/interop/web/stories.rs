@@ -12,8 +12,10 @@ use super::{
         job::Job,
     },
     Story, axe, demo,
+    kit::{end, running, sleeps, started},
+    orphans, others,
     page::Page,
-    storage, tasks,
+    people, storage, tasks,
 };
 use crate::local::{self, BOUND, until};
 
@@ -39,34 +41,16 @@ pub(super) const ALL: &[Story] = &[
     ("a token is asked for, and the way leads back", login),
     ("an identity provider logs people and programs in", logins),
     ("a policy is written, and a token that has it is made and used", access),
-    ("the keyboard alone finds a job", keyboard),
+    ("the keyboard alone finds a job, reads its log and stops it", people::keyboard),
+    ("settings hold for the browser", people::settings),
+    ("a page of somebody else can neither show it nor order anything", others::others),
+    ("instances that no record knows are adopted and stopped", orphans::orphans),
     ("an agent that is away is said to be, and comes back", away),
     ("a volume is found, seen in use, and deleted", storage::volumes),
     ("ten thousand jobs are shown and filtered", many),
     ("a manager is killed under a remote task, which goes on", killed),
     ("the demo is watched while its managers die", demo::demo),
 ];
-
-/// A job that does nothing for long.
-pub(super) fn sleeps(id: &str) -> Job {
-    Job::command(id, "service", "raw_exec", "/bin/sleep", &["71015"]).undeployed()
-}
-
-pub(super) fn started(name: &str) -> Result<Agent> {
-    let agent = Agent::start(name, &[], "")?;
-    agent.until_healthy(&["raw_exec"], 1)?;
-    Ok(agent)
-}
-
-pub(super) fn running(agent: &Agent, job: &str) -> Result<String> {
-    until(&format!("a running allocation of {job}"), BOUND, || agent.alloc(job, "running"))
-}
-
-/// Ends the job and waits for the end of its tasks.
-pub(super) fn end(agent: &Agent, job: &str) -> Result<()> {
-    agent.delete(&format!("/v1/job/{job}"))?;
-    until("the end of its tasks", BOUND, || Ok(agent.alloc(job, "running")?.is_none().then_some(())))
-}
 
 fn links(page: &mut Page) -> Result<()> {
     let agent = started("web-links")?;
@@ -109,6 +93,7 @@ fn links(page: &mut Page) -> Result<()> {
         (format!("/ui/allocations/{alloc}/t/fs/local"), "The directory is empty."),
         ("/ui/exec/web/g/t?namespace=default".to_owned(), "/bin/sh"),
         ("/ui/settings/tokens".to_owned(), "Log in"),
+        ("/ui/settings/user-settings".to_owned(), "Time zone"),
     ] {
         page.open(&format!("{at}{link}")).with_context(|| link.clone())?;
         page.shows(shows).with_context(|| link.clone())?;
@@ -243,6 +228,38 @@ fn run(page: &mut Page) -> Result<()> {
     page.shows("running")?;
     let source = agent.get("/v1/job/typed/submission?version=1")?;
     ensure!(source["Source"] == FILE, "the file is kept as it was typed: {source}");
+    // The file is where the job is, with its comments and in its order, and is changed there.
+    page.click("Definition")?;
+    page.shows("command = \"/bin/sleep\"")?;
+    page.click("Edit")?;
+    page.until("the file", "document.querySelector('[aria-label=\"Job file\"]')?.value.includes('71016')")?;
+    page.fill(
+        "Job file",
+        &FILE.replace("[\"71016\"]", "[var.seconds]").replace("job ", "variable \"seconds\" {}\njob "),
+    )?;
+    page.eval("document.querySelector('summary').click()")?;
+    page.fill("Variables", "seconds = \"71027\"")?;
+    page.click("Plan")?;
+    page.shows("71016 → 71027")?;
+    page.click("Run")?;
+    page.shows("Registered:")?;
+    let source = agent.get("/v1/job/typed/submission?version=2")?;
+    ensure!(source["Variables"] == "seconds = \"71027\"", "{source}");
+    page.open(&format!("{}/ui/jobs/run?job=typed&namespace=default", agent.address()))?;
+    page.until("the variables", "document.querySelector('[aria-label=\"Variables\"]')?.value.includes('71027')")?;
+    // A job of a program has no file: it is changed as JSON.
+    agent.submit(&sleeps("typed").body())?;
+    page.open(&format!("{}/ui/jobs/run?job=typed&namespace=default", agent.address()))?;
+    page.until("the job", "document.querySelector('[aria-label=\"Job file\"]')?.value.startsWith('{')")?;
+    page.eval(
+        "(() => { const field = document.querySelector('[aria-label=\"Job file\"]'); \
+         field.value = field.value.replace('71015', '71028'); \
+         field.dispatchEvent(new Event('input', { bubbles: true })); })()",
+    )?;
+    page.click("Plan")?;
+    page.shows("71015 → 71028")?;
+    page.click("Run")?;
+    page.shows("Registered:")?;
     end(&agent, "typed")
 }
 
@@ -522,10 +539,12 @@ fn fits(page: &mut Page) -> Result<()> {
         format!("/ui/exec/{long}"),
         "/ui/remote".to_owned(),
         "/ui/evaluations".to_owned(),
+        "/ui/settings/user-settings".to_owned(),
+        format!("/ui/jobs/run?job={long}"),
     ] {
         page.open(&format!("{}{link}", agent.address()))?;
         page.hides("Loading…")?;
-        for (width, theme) in [(1280, "light"), (360, "light"), (360, "dark"), (1280, "dark")] {
+        for (width, theme) in [(1280, "light"), (320, "light"), (360, "light"), (360, "dark"), (1280, "dark")] {
             page.size(width, 800)?;
             page.eval(&format!("document.documentElement.dataset.theme = '{theme}'"))?;
             let over = page.eval("document.documentElement.scrollWidth - document.documentElement.clientWidth")?;
@@ -534,10 +553,12 @@ fn fits(page: &mut Page) -> Result<()> {
                 let told = axe::check(page, &checker, &format!("{link} at {width} px, {theme}"));
                 wrong.extend(told.err().map(|error| format!("{error:#}")));
             }
-            page.keep(&format!("{}-{width}-{theme}", link.replace(['/', '@'], "-").replace(&long, "long")))?;
+            page.keep(&format!("{}-{width}-{theme}", link.replace(['/', '@', '?'], "-").replace(&long, "long")))?;
         }
     }
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    // Whoever asks for less motion gets none.
+    ensure!(page.eval("document.getAnimations().length")? == 0, "something moves");
     page.size(1280, 900)?;
     agent.delete(&format!("/v1/job/{long}"))?;
     until("the end of its task", BOUND, || Ok(agent.alloc(&long, "running")?.is_none().then_some(())))
@@ -723,37 +744,6 @@ fn access(page: &mut Page) -> Result<()> {
     page.hides("Your token ends in")?;
     use_token(page, &secret)?;
     page.shows("Your token ends in")
-}
-
-fn keyboard(page: &mut Page) -> Result<()> {
-    let agent = started("web-keyboard")?;
-    for id in ["one", "other"] {
-        agent.submit(&sleeps(id).count(0).body())?;
-    }
-    page.open(&format!("{}/ui/clients", agent.address()))?;
-    page.shows("web-keyboard")?;
-    page.key("g")?;
-    page.key("j")?;
-    page.until("the page of jobs", "location.pathname === '/ui/jobs'")?;
-    page.shows("other")?;
-    page.key("/")?;
-    page.until("the field of the filter", "document.activeElement?.type === 'search'")?;
-    for key in ["o", "t", "h"] {
-        page.key(key)?;
-    }
-    page.until("one row", "document.querySelectorAll('tbody tr').length === 1")?;
-    page.until("the filter in the address", "location.search === '?q=oth'")?;
-    // From the field on, one stop after the other.
-    let on_link = "document.activeElement?.textContent === 'other'";
-    for _ in 0..10 {
-        if page.eval(on_link)? == true {
-            break;
-        }
-        page.key("Tab")?;
-    }
-    page.until("the focus on the link of the row", on_link)?;
-    page.key("Enter")?;
-    page.until("the page of the job", "location.pathname === '/ui/jobs/other%40default'")
 }
 
 fn away(page: &mut Page) -> Result<()> {

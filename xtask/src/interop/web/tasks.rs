@@ -5,8 +5,8 @@ use serde_json::json;
 
 use super::{
     super::job::Job,
+    kit::{end, running, sleeps, started},
     page::Page,
-    stories::{end, running, sleeps, started},
 };
 use crate::local::{self, BOUND, until};
 

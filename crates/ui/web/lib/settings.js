@@ -1,0 +1,29 @@
+// What a person has chosen for this browser. There are no secrets among it: the token is kept by `token.js`.
+
+/** Each setting with its values; the first is what holds until somebody chooses. */
+export const SETTINGS = {
+  theme: ["system", "light", "dark"],
+  density: ["comfortable", "compact"],
+  times: ["ago", "clock"],
+  zone: ["local", "UTC"],
+  keys: ["on", "off"],
+};
+
+export function chosen(name) {
+  const value = localStorage.getItem(`drover-${name}`);
+  return SETTINGS[name].includes(value) ? value : SETTINGS[name][0];
+}
+
+export const darkNow = () => (chosen("theme") === "system" ? matchMedia("(prefers-color-scheme: dark)").matches :
+  chosen("theme") === "dark");
+
+/** Makes the document look as it was chosen. */
+export function apply() {
+  document.documentElement.dataset.theme = darkNow() ? "dark" : "light";
+  document.documentElement.dataset.density = chosen("density");
+}
+
+export function choose(name, value) {
+  localStorage.setItem(`drover-${name}`, value);
+  apply();
+}

@@ -1,0 +1,29 @@
+//! What many stories begin and end with.
+
+use anyhow::Result;
+
+use super::super::{cluster::Agent, job::Job};
+use crate::local::{BOUND, until};
+
+/// A job that does nothing for long.
+pub(super) fn sleeps(id: &str) -> Job {
+    Job::command(id, "service", "raw_exec", "/bin/sleep", &["71015"]).undeployed()
+}
+
+/// An agent with everything, whose node is ready.
+pub(super) fn started(name: &str) -> Result<Agent> {
+    let agent = Agent::start(name, &[], "")?;
+    agent.until_healthy(&["raw_exec"], 1)?;
+    Ok(agent)
+}
+
+/// The id of the job's running allocation.
+pub(super) fn running(agent: &Agent, job: &str) -> Result<String> {
+    until(&format!("a running allocation of {job}"), BOUND, || agent.alloc(job, "running"))
+}
+
+/// Ends the job and waits for the end of its tasks.
+pub(super) fn end(agent: &Agent, job: &str) -> Result<()> {
+    agent.delete(&format!("/v1/job/{job}"))?;
+    until("the end of its tasks", BOUND, || Ok(agent.alloc(job, "running")?.is_none().then_some(())))
+}

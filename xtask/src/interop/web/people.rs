@@ -1,0 +1,107 @@
+//! How people want to use it: by keys, with their colours and times.
+
+use anyhow::{Result, ensure};
+
+use super::{
+    super::job::Job,
+    kit::{end, running, sleeps, started},
+    page::Page,
+};
+use crate::local::{BOUND, until};
+
+/// Presses Tab until this is true of the page.
+fn tab_to(page: &mut Page, what: &str, reached: &str) -> Result<()> {
+    for _ in 0..60 {
+        if page.eval(reached)? == true {
+            return Ok(());
+        }
+        page.key("Tab")?;
+    }
+    page.until(what, reached)
+}
+
+pub(super) fn keyboard(page: &mut Page) -> Result<()> {
+    let agent = started("web-keyboard")?;
+    agent.submit(&sleeps("one").count(0).body())?;
+    let says = "echo something to read; exec sleep 71029";
+    agent.submit(&Job::script("other", "service", "raw_exec", says).undeployed().body())?;
+    running(&agent, "other")?;
+    page.open(&format!("{}/ui/clients", agent.address()))?;
+    page.shows("web-keyboard")?;
+    for key in ["g", "j"] {
+        page.key(key)?;
+    }
+    page.until("the page of jobs", "location.pathname === '/ui/jobs'")?;
+    page.shows("other")?;
+    page.key("?")?;
+    page.shows("On every page")?;
+    page.key("Escape")?;
+    page.until("no list of keys any more", "!document.querySelector('dialog')")?;
+    let focus = |text: &str| format!("document.activeElement?.textContent === '{text}'");
+    for (key, on) in [("j", "one"), ("j", "other"), ("k", "one")] {
+        page.key(key)?;
+        page.until(&format!("the row that {key} leads to"), &focus(on))?;
+    }
+    page.key("/")?;
+    page.until("the field of the filter", "document.activeElement?.type === 'search'")?;
+    page.types("oth")?;
+    page.until("one row", "document.querySelectorAll('tbody tr').length === 1")?;
+    page.until("the filter in the address", "location.search === '?q=oth'")?;
+    tab_to(page, "the focus on the link of the row", &focus("other"))?;
+    page.key("Enter")?;
+    page.until("the page of the job", "location.pathname === '/ui/jobs/other%40default'")?;
+    page.shows("other.g[0]")?;
+    // Its tabs, to the last and back.
+    page.key_with("ArrowRight", 8)?;
+    page.until("the next tab", "location.pathname.endsWith('/allocations')")?;
+    page.key("u")?;
+    page.until("the job again", "location.pathname === '/ui/jobs/other%40default'")?;
+    page.shows("other.g[0]")?;
+    page.key("l")?;
+    page.shows("something to read")?;
+    page.until("its log", "location.pathname.endsWith('/t/logs')")?;
+    for key in ["w", "w"] {
+        page.key(key)?;
+    }
+    page.until("long lines", "document.querySelector('pre.log.unwrapped')")?;
+    page.key("u")?;
+    page.until("the job again", "location.pathname === '/ui/jobs/other%40default'")?;
+    page.shows("other.g[0]")?;
+    tab_to(page, "the focus on its end", &focus("Stop"))?;
+    page.key("Enter")?;
+    page.shows("Its allocations end.")?;
+    tab_to(page, "the answer", &format!("document.activeElement?.closest('dialog') && {}", focus("Stop")))?;
+    page.key("Enter")?;
+    page.shows("The job is stopped.")?;
+    until("the end of its task", BOUND, || Ok(agent.alloc("other", "running")?.is_none().then_some(())))
+}
+
+pub(super) fn settings(page: &mut Page) -> Result<()> {
+    let agent = started("web-settings")?;
+    agent.submit(&sleeps("aged").body())?;
+    running(&agent, "aged")?;
+    page.open(&format!("{}/ui/jobs/aged@default", agent.address()))?;
+    let time = "document.querySelector('td time')";
+    page.until("an age, and its moment", &format!("/^\\d+ (s|min)/.test({time}?.textContent) && {time}.title > '2'"))?;
+    page.click("Settings")?;
+    page.choose("Colours", "dark")?;
+    page.until("dark colours", "document.documentElement.dataset.theme === 'dark'")?;
+    page.choose("Rows", "compact")?;
+    page.choose("Times", "clock")?;
+    page.choose("Time zone", "UTC")?;
+    page.choose("Keys of one letter", "off")?;
+    page.shows(" UTC.")?;
+    // They are kept, and meant for this browser only.
+    page.open(&format!("{}/ui/jobs/aged@default", agent.address()))?;
+    page.until("a moment, and its age", &format!("/^20\\d\\d-.* UTC$/.test({time}?.textContent) && {time}.title"))?;
+    let look = page.eval("document.documentElement.dataset.theme + document.documentElement.dataset.density")?;
+    ensure!(look == "darkcompact", "{look}");
+    for key in ["g", "c"] {
+        page.key(key)?;
+    }
+    // It has had its turn when another one has been answered.
+    page.key_with("k", 2)?;
+    page.until("the field", "document.querySelector('dialog')")?;
+    ensure!(page.eval("location.pathname")? == "/ui/jobs/aged@default", "keys of one letter are off");
+    end(&agent, "aged")
+}
