@@ -123,13 +123,14 @@ fn created_index(state: &State, ctx: &Ctx) -> Result<Option<u64>, HttpError> {
 
 pub(crate) async fn allocations(ctx: Ctx) -> Result<Reply, HttpError> {
     let key = ctx.job_key();
+    let task_states = ctx.query.bool_or("task_states", true)?;
     let (state, index) = ctx.watch_table(Table::Allocs).await?;
     let created = created_index(&state, &ctx)?;
     // An allocation belongs to the job in the incarnation that it was placed for.
     let current = move |a: &Allocation| created.is_none_or(|c| a.job.as_ref().is_none_or(|j| j.create_index == c));
     ctx.beside(move |ctx| {
         let allocs = state.allocs_by_job(&key).filter(|a| current(a));
-        let stubs: Vec<AllocListStub> = allocs.map(|a| AllocListStub::new(a, false, true)).collect();
+        let stubs: Vec<AllocListStub> = allocs.map(|a| AllocListStub::new(a, false, task_states)).collect();
         ctx.read(index, &stubs)
     })
     .await

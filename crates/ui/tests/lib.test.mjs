@@ -1,6 +1,7 @@
 // Run: cargo xtask interop ui
 import assert from "node:assert/strict";
 import test from "node:test";
+import { allocWords, newestFirst, talking } from "../web/lib/allocs.js";
 import { bare, coloured, filterOf } from "../web/lib/ansi.js";
 import { ceiling, chart, HIGH, WIDE } from "../web/lib/chart.js";
 import { doubles, orphans } from "../web/lib/doubles.js";
@@ -203,6 +204,18 @@ test("variables of files and flags are one text, flags first", () => {
   const text = variablesOf({ Variables: "image = \"web:1\"\nn = 3\n", VariableFlags: flags });
   assert.equal(text, 'n = 3\n\nimage = "web:\\"2\\""\nports = [80, 81]\ntext = "$${x}"');
   assert.equal(variablesOf({}), "");
+});
+
+test("a job's log is that of what runs, else of what came last", () => {
+  const job = { TaskGroups: [{ Name: "g", Tasks: [{ Name: "main" }, { Name: "side" }] }, { Name: "h", Tasks: [] }] };
+  const alloc = (ID, CreateIndex, ClientStatus, TaskGroup = "g") => ({ ID, CreateIndex, ClientStatus, TaskGroup });
+  const all = [alloc("a", 1, "running"), alloc("b", 3, "failed"), alloc("c", 9, "pending")];
+  assert.deepEqual(talking(job, all), { id: "a", task: "main" });
+  assert.deepEqual(talking(job, all.slice(1)), { id: "b", task: "main" });
+  assert.equal(talking(job, all.slice(2)), undefined);
+  assert.equal(talking(job, [alloc("d", 1, "running", "h")]), undefined);
+  assert.deepEqual(newestFirst(all).map((a) => a.ID), ["c", "b", "a"]);
+  assert.match(allocWords({ ...all[0], Name: "J.g[0]", NodeName: "N", JobVersion: 2 }), /^a j\.g\[0\] running n 2$/);
 });
 
 test("an instance that no record knows is a double only beside a live one of its slot", () => {

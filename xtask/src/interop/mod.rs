@@ -21,6 +21,7 @@ pub(crate) mod dockerd;
 mod driver_template;
 mod ecs;
 pub(crate) mod etcd;
+pub(crate) mod fleet;
 pub(crate) mod former;
 mod go_conformance;
 mod go_driver;
@@ -145,7 +146,7 @@ const CHECKS: &[Check] = &[
     (
         "web",
         "the web UI in a real browser: links, live lists, plans, logs, files, terminals, charts, many tabs, hostile \
-         names, logins, 10,000 jobs, accessibility, a manager that is killed, the demo",
+         names, logins, 10,000 jobs and allocations, accessibility, a manager that is killed, the demo",
         web::check,
     ),
     ("completion", "zsh and fish offer what the agent has, and act on no name", completion::check),

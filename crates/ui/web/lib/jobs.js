@@ -1,13 +1,6 @@
 // How jobs of a list are: what is not as it should be, and which of them belong below others. Pure; what is asked for
 // again of the same job or list is remembered, because a list of ten thousand is asked at each key of its filter.
-
-function remembered(make) {
-  const known = new WeakMap();
-  return (of) => {
-    if (!known.has(of)) known.set(of, make(of));
-    return known.get(of);
-  };
-}
+import { remembered } from "./remembered.js";
 
 /** Allocations of a job by state, over its groups. */
 export function tally(job) {

@@ -2,6 +2,7 @@ import { useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { useLive, write } from "../lib/api.js";
 import { plain, unplaced } from "../lib/format.js";
+import { allocWords, newestFirst, talking } from "../lib/allocs.js";
 import { faults, faulty, folded, tally, unfolded, words } from "../lib/jobs.js";
 import { allocHref, editHref, jobHref, nodeHref } from "../lib/routes.js";
 import { Children } from "./children.js";
@@ -49,8 +50,8 @@ export function Job({ id, namespace, tab }) {
   const ns = `?namespace=${encodeURIComponent(namespace)}`;
   const parts = { "": ["allocations", "evaluations"], allocations: ["allocations"], deployments: ["deployments"],
     evaluations: ["evaluations"], versions: ["versions"] }[tab] ?? [];
-  const diffs = tab === "versions" ? "&diffs=true" : "";
-  const live = useLive([path + ns, ...parts.map((part) => `${path}/${part}${ns}${diffs}`)]);
+  const short = { allocations: "&task_states=false", versions: "&diffs=true" };
+  const live = useLive([path + ns, ...parts.map((part) => `${path}/${part}${ns}${short[part] ?? ""}`)]);
   const [counts, setCounts] = useState({});
   return html`<${Title}>${plain(id)}<//><nav class="tabs" aria-label="Parts of the job">
     ${(isParent(live.data?.[0]) ? [...TABS, ...OF_PARENTS] : TABS).map(([name, title]) => html`<a href=${jobHref(id, namespace, name)}
@@ -63,7 +64,7 @@ export function Job({ id, namespace, tab }) {
       if (tab === "deployments") return html`<${Deployments} all=${more[0] ?? []} />`;
       if (tab === "evaluations") return html`<${Evals} evals=${more[0] ?? []} />`;
       if (tab === "allocations") return html`<${Allocs} allocs=${more[0] ?? []} />`;
-      const talks = newest(more[0] ?? []);
+      const talks = talking(job, more[0] ?? []);
       const waiting = (more[1] ?? []).find((e) => e.Status === "blocked");
       return html`<div class="box"><dl><dt>State</dt><dd><${State} word=${job.Stop ? "stopped" : job.Status} /></dd>
         <dt>Type</dt><dd>${job.Type}, priority ${job.Priority}</dd><dt>Version</dt><dd>${job.Version}</dd>
@@ -82,7 +83,7 @@ export function Job({ id, namespace, tab }) {
               write(`/v1/client/allocation/${a.ID}/restart`, { AllTasks: false, TaskName: "" })))} />
           <a data-key="x" href=${`/ui/exec/${encodeURIComponent(id)}${ns}`}>Exec</a>`}
           <a href=${editHref(id, namespace)}>Edit</a>${talks && html`
-          <a data-key="l" href=${`${allocHref(talks.ID)}/${encodeURIComponent(talks.task)}/logs`}>Logs</a>`}
+          <a data-key="l" href=${`${allocHref(talks.id)}/${encodeURIComponent(talks.task)}/logs`}>Logs</a>`}
           ${(job.TaskGroups ?? []).map((g) => {
             const count = counts[g.Name] ?? g.Count;
             return html`<label>${plain(g.Name)} <input type="number" min="0" value=${count}
@@ -93,14 +94,6 @@ export function Job({ id, namespace, tab }) {
           })}</div>
         <h2>Allocations</h2><${Allocs} allocs=${more[0] ?? []} />`;
     }}<//><${Cli} line=${`drover job status -namespace ${namespace} ${id}`} raw=${path + ns} />`;
-}
-
-/** The newest allocation that has a task with a log, and that task. */
-function newest(allocs) {
-  const tasks = (a) => Object.keys(a.TaskStates ?? {});
-  const all = allocs.filter((a) => tasks(a).length).sort((a, b) => b.CreateIndex - a.CreateIndex);
-  const found = all.find((a) => a.ClientStatus === "running") ?? all[0];
-  return found && { ...found, task: tasks(found)[0] };
 }
 
 /** Each version with what it has changed; an earlier one can be registered again. */
@@ -119,12 +112,23 @@ export const Why = ({ failed }) => html`<div class="box bad"><b>Not everything i
   ${Object.entries(failed ?? {}).map(([group, metric]) => html`<p><b>${plain(group)}</b></p>
     <ul>${unplaced(metric).map((line) => html`<li>${plain(line)}</li>`)}</ul>`)}</div>`;
 
-export const Allocs = ({ allocs }) => html`<${Table} rows=${[...allocs].sort((a, b) => b.CreateIndex - a.CreateIndex)}
-  heads=${["Allocation", "State", "Name", "Node", "*Version", "Age"]} none="There is no allocation." row=${(a) => html`
+/** From so many rows on, there is a filter. */
+const MANY = 20;
+
+export function Allocs({ allocs }) {
+  const [filter, setFilter] = useFilter();
+  const sought = filter.toLowerCase();
+  const all = newestFirst(allocs);
+  const rows = filter ? all.filter((a) => allocWords(a).includes(sought)) : all;
+  return html`${(filter || all.length > MANY) && html`<div class="tools"><${Search} value=${filter}
+    onInput=${setFilter} /></div>`}<${Table} rows=${rows}
+  heads=${["Allocation", "State", "Name", "Node", "*Version", "Age"]}
+  none=${all.length ? "No allocation matches the filter." : "There is no allocation."} row=${(a) => html`
   <tr key=${a.ID}><td class="num"><a href=${allocHref(a.ID)}>${a.ID.slice(0, 8)}</a></td>
   <td><${State} word=${a.ClientStatus} /></td><td class="name">${plain(a.Name)}</td>
   <td><a href=${nodeHref(a.NodeID)}>${plain(a.NodeName || a.NodeID.slice(0, 8))}</a></td>
   <td class="wide num">${a.JobVersion}</td><td class="num"><${Age} at=${a.CreateTime} /></td></tr>`} />`;
+}
 
 export const Evals = ({ evals }) => html`<${Table} rows=${[...evals].sort((a, b) => b.ModifyIndex - a.ModifyIndex)}
   heads=${["Evaluation", "State", "Job", "Trigger", "Why not placed"]} none="There is no evaluation." row=${(e) => html`

@@ -9,7 +9,6 @@
 
 mod clients;
 mod figure;
-mod nodes;
 
 use std::{
     fmt, fs,
@@ -21,7 +20,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use self::{clients::Api, figure::Figures, nodes::Nodes};
+use self::{clients::Api, figure::Figures};
 use super::{
     measure::{RAW_EXEC, f, ms, own_cpu_ticks, small},
     members::Members,
@@ -30,6 +29,7 @@ use crate::{
     interop::{
         api::text,
         cluster::{Agent, Role},
+        fleet::Nodes,
         job::Job,
     },
     local::{target_dir, until},

@@ -5,6 +5,7 @@
 mod axe;
 mod demo;
 mod kit;
+mod many;
 mod orphans;
 mod others;
 mod page;
@@ -26,7 +27,7 @@ use anyhow::{Context, Result, ensure};
 
 use self::page::Page;
 use crate::{
-    local,
+    builds, local,
     packages::{self, Wanted},
 };
 
@@ -42,6 +43,7 @@ type Story = (&'static str, fn(&mut Page) -> Result<()>);
 /// The check.
 pub(super) fn check() -> Result<()> {
     packages::need(&[Wanted::new("chromium", "chromium")])?;
+    builds::build(&["fleet"])?;
     let dir = std::env::temp_dir().join(format!("drover-web-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
     // For whoever works on one of them.

@@ -173,6 +173,12 @@ impl Page {
         Ok(said["result"]["value"].take())
     }
 
+    /// Memory of the page's scripts in bytes, without what nobody holds any more.
+    pub(super) fn memory(&mut self) -> Result<u64> {
+        self.call("HeapProfiler.collectGarbage", json!({}))?;
+        self.call("Runtime.getHeapUsage", json!({}))?["usedSize"].as_f64().map(|bytes| bytes as u64).context("no heap")
+    }
+
     /// Goes to an address and waits for the heading of its page.
     pub(super) fn open(&mut self, address: &str) -> Result<()> {
         let gone = self.call("Page.navigate", json!({"url": address}))?;

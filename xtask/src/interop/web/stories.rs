@@ -1,6 +1,6 @@
 //! What people do with the web UI.
 
-use std::{path::Path, time::Instant};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use oidc_fake::Provider;
@@ -13,7 +13,7 @@ use super::{
     },
     Story, axe, demo,
     kit::{end, running, sleeps, started},
-    orphans, others,
+    many, orphans, others,
     page::Page,
     people, storage, tasks,
 };
@@ -47,7 +47,8 @@ pub(super) const ALL: &[Story] = &[
     ("instances that no record knows are adopted and stopped", orphans::orphans),
     ("an agent that is away is said to be, and comes back", away),
     ("a volume is found, seen in use, and deleted", storage::volumes),
-    ("ten thousand jobs are shown and filtered", many),
+    ("ten thousand jobs are shown and filtered, while others come", many::jobs),
+    ("ten thousand allocations are shown and filtered", many::allocs),
     ("a manager is killed under a remote task, which goes on", killed),
     ("the demo is watched while its managers die", demo::demo),
 ];
@@ -761,51 +762,6 @@ fn away(page: &mut Page) -> Result<()> {
     agent.submit(&sleeps("new").count(0).body())?;
     page.shows("new")?;
     end(&agent, "stays")
-}
-
-const MANY: usize = 10_000;
-
-fn many(page: &mut Page) -> Result<()> {
-    let agent = Agent::start_as("web-many", Role::Server, &[], "")?;
-    until("the server", BOUND, || Ok(agent.get("/v1/status/leader").ok()))?;
-    std::thread::scope(|scope| {
-        let writers: Vec<_> = (0..8)
-            .map(|writer| {
-                let agent = &agent;
-                scope.spawn(move || {
-                    (0..MANY / 8).try_for_each(|n| {
-                        let mut job = sleeps(&format!("job-{writer}-{n:04}")).body();
-                        // A template: it asks for no room, and waits for nothing.
-                        job["Job"]["Type"] = "batch".into();
-                        job["Job"]["ParameterizedJob"] = json!({});
-                        job["Job"]["TaskGroups"][0]["Update"] = Value::Null;
-                        agent.submit(&job)
-                    })
-                })
-            })
-            .collect();
-        writers.into_iter().try_for_each(|writer| writer.join().unwrap_or_else(|_| anyhow::bail!("a writer died")))
-    })?;
-    let begun = Instant::now();
-    page.open(&format!("{}/ui/jobs", agent.address()))?;
-    page.shows("job-0-0000")?;
-    let first = begun.elapsed();
-    let elements = page.eval("document.querySelectorAll('*').length")?;
-    ensure!(elements.as_u64() < Some(1_500), "{elements} elements for a screen of rows");
-    page.until("the whole list", &format!("document.body.innerText.includes('of {MANY}')"))?;
-    // Measured in the page, from the key to the painted rows: from outside it would be the time of asking as well.
-    let filtered = page.eval(
-        "(async () => { const field = document.querySelector('input[type=search]'), begun = performance.now(); \
-         field.value = 'job-7-1249'; field.dispatchEvent(new Event('input', { bubbles: true })); \
-         while (document.querySelectorAll('tbody tr').length !== 1) await new Promise(requestAnimationFrame); \
-         await new Promise(requestAnimationFrame); return performance.now() - begun; })()",
-    )?;
-    let requests = page.eval("performance.getEntriesByType('resource').length + 1")?;
-    eprintln!(
-        "    {MANY} jobs: first rows after {first:.2?}, filtered after {:.0} ms, {requests} requests",
-        filtered.as_f64().unwrap_or(f64::NAN)
-    );
-    Ok(())
 }
 
 fn killed(page: &mut Page) -> Result<()> {

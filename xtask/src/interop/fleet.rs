@@ -11,10 +11,11 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::{interop::cluster::Agent, local::until};
+use super::cluster::Agent;
+use crate::local::until;
 
 /// The running nodes; they end when this is dropped.
-pub(super) struct Nodes {
+pub(crate) struct Nodes {
     child: Child,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -22,13 +23,13 @@ pub(super) struct Nodes {
 }
 
 /// What they have seen; see `xtask/fleet/src/main.rs`.
-pub(super) struct Stats {
-    pub(super) welcome: u64,
-    pub(super) stored: u64,
-    pub(super) lapses: u64,
-    pub(super) broken: u64,
-    pub(super) slowest_ms: u64,
-    pub(super) why: String,
+pub(crate) struct Stats {
+    pub(crate) welcome: u64,
+    pub(crate) stored: u64,
+    pub(crate) lapses: u64,
+    pub(crate) broken: u64,
+    pub(crate) slowest_ms: u64,
+    pub(crate) why: String,
 }
 
 impl Drop for Nodes {
@@ -40,7 +41,7 @@ impl Drop for Nodes {
 
 impl Nodes {
     /// So many nodes of that server.
-    pub(super) fn start(program: &Path, server: &Agent, many: usize) -> Result<Self> {
+    pub(crate) fn start(program: &Path, server: &Agent, many: usize) -> Result<Self> {
         let mut child = Command::new(program)
             .args([format!("127.0.0.1:{}", server.rpc_port()), "of-interop".to_owned(), many.to_string()])
             .stdin(Stdio::piped())
@@ -60,7 +61,7 @@ impl Nodes {
     }
 
     /// What they have seen so far.
-    pub(super) fn stats(&mut self) -> Result<Stats> {
+    pub(crate) fn stats(&mut self) -> Result<Stats> {
         let told = self.ask("stats")?;
         let number = |name: &str| told[name].as_u64().unwrap_or(0);
         Ok(Stats {
@@ -74,7 +75,7 @@ impl Nodes {
     }
 
     /// Waits until each of them has a session; how long that took.
-    pub(super) fn until_all_are_welcome(&mut self, bound: Duration) -> Result<Duration> {
+    pub(crate) fn until_all_are_welcome(&mut self, bound: Duration) -> Result<Duration> {
         let begun = Instant::now();
         until("a session of every node", bound, || {
             thread::sleep(Duration::from_millis(50));
@@ -85,7 +86,7 @@ impl Nodes {
     }
 
     /// Waits until they have nothing new to say; the reports that the server has stored until then.
-    pub(super) fn quiet(&mut self) -> Result<u64> {
+    pub(crate) fn quiet(&mut self) -> Result<u64> {
         let mut stored = self.stats()?.stored;
         loop {
             thread::sleep(Duration::from_secs(2));
@@ -98,7 +99,7 @@ impl Nodes {
     }
 
     /// Loses so many of them without a word; their ids.
-    pub(super) fn lose(&mut self, many: usize) -> Result<Vec<String>> {
+    pub(crate) fn lose(&mut self, many: usize) -> Result<Vec<String>> {
         let ids = self.ask(&format!("lose {many}"))?;
         self.many -= many as u64;
         Ok(ids.as_array().into_iter().flatten().filter_map(|id| id.as_str().map(str::to_owned)).collect())

@@ -1,0 +1,135 @@
+//! Ten thousand of everything: what a page costs, in time and in memory.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail, ensure};
+use serde_json::{Value, json};
+
+use super::{
+    super::{
+        cluster::{Agent, Role},
+        fleet::Nodes,
+        job::Job,
+    },
+    kit::sleeps,
+    page::Page,
+};
+use crate::local::{BOUND, target_dir, until};
+
+const MANY: usize = 10_000;
+const WRITERS: usize = 8;
+/// What a page may hold of it.
+const ELEMENTS: u64 = 1_500;
+const MEMORY_BYTES: u64 = 120 << 20;
+/// How long jobs come at the rate of [`EACH`] a second and writer.
+const SOAK: Duration = Duration::from_secs(20);
+const EACH: u32 = 13;
+/// Nodes that bear the allocations.
+const NODES: usize = 50;
+
+/// A template: it asks for no room, and waits for nothing.
+fn template(id: &str) -> Value {
+    let mut job = sleeps(id).body();
+    job["Job"]["Type"] = "batch".into();
+    job["Job"]["ParameterizedJob"] = json!({});
+    job["Job"]["TaskGroups"][0]["Update"] = Value::Null;
+    job
+}
+
+/// Lets several write at once.
+fn written(write: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+    thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                scope.spawn({
+                    let write = &write;
+                    move || write(writer)
+                })
+            })
+            .collect();
+        writers.into_iter().try_for_each(|writer| writer.join().unwrap_or_else(|_| bail!("a writer died")))
+    })
+}
+
+/// From the key to the painted rows, in milliseconds. Measured in the page: from outside it would be the time of asking
+/// as well.
+fn filtered(page: &mut Page, text: &str) -> Result<f64> {
+    let took = page.eval(&format!(
+        "(async () => {{ const field = document.querySelector('input[type=search]'), begun = performance.now(); \
+         field.value = '{text}'; field.dispatchEvent(new Event('input', {{ bubbles: true }})); \
+         while (document.querySelectorAll('tbody tr').length !== 1) await new Promise(requestAnimationFrame); \
+         await new Promise(requestAnimationFrame); return performance.now() - begun; }})()"
+    ))?;
+    Ok(took.as_f64().unwrap_or(f64::NAN))
+}
+
+fn few_elements(page: &mut Page) -> Result<()> {
+    let elements = page.eval("document.querySelectorAll('*').length")?;
+    ensure!(elements.as_u64() < Some(ELEMENTS), "{elements} elements for a screen of rows");
+    Ok(())
+}
+
+/// Says what the page holds, and fails when that is too much.
+fn memory(page: &mut Page, when: &str) -> Result<()> {
+    let bytes = page.memory()?;
+    eprintln!("    memory of the page {when}: {} MiB", bytes >> 20);
+    ensure!(bytes <= MEMORY_BYTES, "the page holds {bytes} bytes {when}");
+    Ok(())
+}
+
+pub(super) fn jobs(page: &mut Page) -> Result<()> {
+    let agent = Agent::start_as("web-many", Role::Server, &[], "")?;
+    until("the server", BOUND, || Ok(agent.get("/v1/status/leader").ok()))?;
+    written(|writer| (0..MANY / WRITERS).try_for_each(|n| agent.submit(&template(&format!("job-{writer}-{n:04}")))))?;
+    let begun = Instant::now();
+    page.open(&format!("{}/ui/jobs", agent.address()))?;
+    page.shows("job-0-0000")?;
+    let first = begun.elapsed();
+    few_elements(page)?;
+    page.until("the whole list", &format!("document.body.innerText.includes('of {MANY}')"))?;
+    let key = filtered(page, "job-7-1249")?;
+    let requests = page.eval("performance.getEntriesByType('resource').length + 1")?;
+    eprintln!("    {MANY} jobs: first rows after {first:.2?}, filtered after {key:.0} ms, {requests} requests");
+    memory(page, "with them")?;
+    // Others come, a hundred each second, and the page is kept fresh.
+    let begun = Instant::now();
+    written(|writer| {
+        let mut n = 0;
+        while begun.elapsed() < SOAK {
+            agent.submit(&template(&format!("soak-{writer}-{:04}", n % 100)))?;
+            n += 1;
+            thread::sleep((begun + Duration::from_secs(1) * n / EACH).saturating_duration_since(Instant::now()));
+        }
+        Ok(())
+    })?;
+    page.fill("Filter", "soak-7-0099")?;
+    page.until("the last that came", "document.querySelectorAll('tbody tr').length === 1")?;
+    memory(page, &format!("after {} s of a hundred events a second", SOAK.as_secs()))
+}
+
+pub(super) fn allocs(page: &mut Page) -> Result<()> {
+    let server = Agent::start_as("web-allocs", Role::Server, &[], "limits {\n  rpc_max_conns_per_client = 0\n}\n")?;
+    until("the server", BOUND, || Ok(server.get("/v1/status/leader").ok()))?;
+    let mut nodes = Nodes::start(&target_dir().join("debug/fleet"), &server, NODES)?;
+    nodes.until_all_are_welcome(BOUND)?;
+    let job = Job::command("big", "service", "raw_exec", "/bin/sleep", &["71030"]).count(MANY).undeployed();
+    server.submit(&job.task(json!({"Resources": {"CPU": 1, "MemoryMB": 10}})).body())?;
+    until("all of them running", BOUND * 2, || {
+        thread::sleep(Duration::from_millis(200));
+        Ok((nodes.stats()?.stored >= MANY as u64).then_some(()))
+    })?;
+    let begun = Instant::now();
+    page.open(&format!("{}/ui/jobs/big@default/allocations", server.address()))?;
+    page.until("the whole list", &format!("document.body.innerText.includes('of {MANY}')"))?;
+    let first = begun.elapsed();
+    few_elements(page)?;
+    let key = filtered(page, "big.g[4711]")?;
+    eprintln!("    {MANY} allocations: all of them after {first:.2?}, filtered after {key:.0} ms");
+    memory(page, "with them")?;
+    page.open(&format!("{}/ui/topology?q=big", server.address()))?;
+    page.until("its room", "document.querySelector('a.marked')?.textContent === 'big'")?;
+    few_elements(page)
+}
