@@ -73,6 +73,10 @@ async fn from_registration_to_purge() {
     };
     let allocs = c.until("/v1/job/from-file/allocations", "running", running).await;
     assert_eq!((&allocs[0]["JobType"], &allocs[0]["NodeName"]), (&json!("service"), &json!("one")));
+    assert_eq!(allocs[0]["TaskStates"]["server"]["State"], "running");
+    for path in ["/v1/job/from-file/allocations?task_states=false", "/v1/allocations?task_states=false"] {
+        assert_eq!(c.get(path).await.json()[0]["TaskStates"], Value::Null, "{path}");
+    }
     let alloc_id = allocs[0]["ID"].as_str().expect("id").to_owned();
     let alloc = c.get(&format!("/v1/allocation/{alloc_id}")).await.json();
     assert_eq!((&alloc["Job"]["ID"], &alloc["NodeID"]), (&json!("from-file"), &json!(n.id)));
