@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use api::{
     With,
+    paging::page,
     shapes::{
         AllocListStub, EvalDetail, GroupScaleStatus, JobDetail, JobExtra, JobListStub, JobScaleStatus, JobSummary,
         JobVersions, eval_detail,
@@ -124,14 +125,21 @@ fn created_index(state: &State, ctx: &Ctx) -> Result<Option<u64>, HttpError> {
 pub(crate) async fn allocations(ctx: Ctx) -> Result<Reply, HttpError> {
     let key = ctx.job_key();
     let task_states = ctx.query.bool_or("task_states", true)?;
+    let options = ctx.list_options()?;
     let (state, index) = ctx.watch_table(Table::Allocs).await?;
     let created = created_index(&state, &ctx)?;
     // An allocation belongs to the job in the incarnation that it was placed for.
     let current = move |a: &Allocation| created.is_none_or(|c| a.job.as_ref().is_none_or(|j| j.create_index == c));
     ctx.beside(move |ctx| {
         let allocs = state.allocs_by_job(&key).filter(|a| current(a));
-        let stubs: Vec<AllocListStub> = allocs.map(|a| AllocListStub::new(a, false, task_states)).collect();
-        ctx.read(index, &stubs)
+        let stub = |a: &Arc<Allocation>| AllocListStub::new(a, false, task_states);
+        if options.per_page == 0 {
+            return ctx.read(index, &allocs.map(stub).collect::<Vec<_>>());
+        }
+        // Ours: pages, in the order of the list of all allocations. A stock server gives everything.
+        let page = page(allocs, &options, |a| (a.create_index, a.id.to_string()))?;
+        let stubs: Vec<_> = page.rows.into_iter().map(stub).collect();
+        Ok(ctx.read(index, &stubs)?.next_token(page.next_token.as_deref()))
     })
     .await
 }

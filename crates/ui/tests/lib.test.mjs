@@ -6,7 +6,7 @@ import { bare, coloured, filterOf } from "../web/lib/ansi.js";
 import { ceiling, chart, HIGH, WIDE } from "../web/lib/chart.js";
 import { doubles, orphans } from "../web/lib/doubles.js";
 import { devices } from "../web/lib/devices.js";
-import { moment, plain, span, unplaced } from "../web/lib/format.js";
+import { moment, plain, shortly, span, unplaced } from "../web/lib/format.js";
 import { meaning } from "../web/lib/keys.js";
 import { lanes } from "../web/lib/lanes.js";
 import { byDatacenter, loads, room } from "../web/lib/loads.js";
@@ -49,13 +49,15 @@ test("a name cannot hide what it is", () => {
 });
 
 test("spans and reasons", () => {
+  assert.deepEqual([shortly(640), shortly(61000), shortly(-1)], ["0.6 s", "1 min 1 s", "0.0 s"]);
   assert.deepEqual([span(900), span(61000), span(90000000)], ["1 s", "1 min 1 s", "1 d 1 h"]);
   assert.match(unplaced({ QuotaExhausted: ["cpu of namespace dev: 9 of 9 MHz in use"] }).join(), /limit reached: cpu of/);
   assert.match(unplaced({ NodesEvaluated: 2, DimensionExhausted: { cpu: 2 } }).join(), /2 without enough cpu/);
   const left = [{ Name: "a", Reason: "cpu" }, { Name: "b", Reason: "memory" }];
   const full = { DimensionExhausted: { cpu: 3 }, NodesLeftOut: left };
   assert.match(unplaced(full).join(), /3 without enough cpu \(a …\)/);
-  assert.match(unplaced({}).join(), /no node is ready/);
+  assert.match(unplaced({}).join(), /^0 nodes were looked at, 0 were filtered, 0 had no room,no node is ready/);
+  assert.match(unplaced({ NodesEvaluated: 1, NodesFiltered: 1 })[0], /^1 node was looked at, 1 was filtered, 0 had/);
 });
 
 test("a killed manager is a gap and a new lane", () => {

@@ -77,6 +77,17 @@ async fn from_registration_to_purge() {
     for path in ["/v1/job/from-file/allocations?task_states=false", "/v1/allocations?task_states=false"] {
         assert_eq!(c.get(path).await.json()[0]["TaskStates"], Value::Null, "{path}");
     }
+    // Ours: in pages, the last first where that is asked for.
+    let answer = c.get("/v1/job/from-file/allocations?per_page=1&reverse=true").await;
+    let next = answer.header("x-nomad-nexttoken").to_owned();
+    assert_ne!(next, "", "there is another page");
+    let rest = c.get(&format!("/v1/job/from-file/allocations?per_page=1&reverse=true&next_token={next}")).await;
+    assert_eq!(rest.header("x-nomad-nexttoken"), "");
+    let mut ids = [answer, rest].map(|page| page.json()[0]["ID"].clone());
+    ids.reverse();
+    let mut all = [&allocs[0]["ID"], &allocs[1]["ID"]].map(Clone::clone);
+    all.sort_by_key(ToString::to_string);
+    assert_eq!(ids, all, "of one evaluation: by id");
     let alloc_id = allocs[0]["ID"].as_str().expect("id").to_owned();
     let alloc = c.get(&format!("/v1/allocation/{alloc_id}")).await.json();
     assert_eq!((&alloc["Job"]["ID"], &alloc["NodeID"]), (&json!("from-file"), &json!(n.id)));

@@ -68,31 +68,32 @@ function newsOf(topics, signal) {
 
 /**
  * Reads these paths and keeps them fresh: when the event stream tells of a change, or with one blocking query on the
- * first where it cannot. `stale` says since when there has been no answer. `few` is a query that makes the first
- * answer short: its rows are shown, as `partial`, while the whole list is on its way.
+ * first where it cannot. `stale` says since when there has been no answer. `few` are the same paths with pages: when
+ * there is more than their rows, these are shown, as `partial`, while the whole lists are on their way.
  */
-export function useLive(paths, few = "") {
+export function useLive(paths, few = paths) {
   return useWhileSeen(paths.join("\n"), async (signal, set) => {
     const news = newsOf(topicsOf(paths), signal);
     let index = 0;
     let tries = 0;
+    let short = few !== paths;
     while (!signal.aborted) {
       try {
-        const [first, ...others] = paths;
-        if (few && !index && !tries) {
-          const rows = await read(first + few, signal);
-          if (!signal.aborted) set((old) => (old.data ? old : { data: [rows], error: null, stale: 0, partial: true }));
-        }
+        const [first, ...others] = short ? few : paths;
         const blocks = !news || news.refused();
         const wait = blocks && index ? `${first.includes("?") ? "&" : "?"}index=${index}&wait=60s` : "";
         news?.forget();
         const reply = await ask(first + wait, { signal });
-        const seen = Number(reply.headers.get("X-Nomad-Index"));
-        const data = [await reply.json(), ...await Promise.all(others.map((path) => read(path, signal)))];
+        const replies = [reply, ...await Promise.all(others.map((path) => ask(path, { signal })))];
+        const data = await Promise.all(replies.map((each) => each.json()));
         if (signal.aborted) return;
-        set({ data, error: null, stale: 0 });
+        const partial = short && replies.some((each) => each.headers.get("X-Nomad-NextToken"));
+        // Rows of a page never take the place of the whole list, which a tab has that was hidden meanwhile.
+        set((old) => (partial && old.data ? old : { data, error: null, stale: 0, partial }));
+        short = false;
         tries = 0;
-        index = seen;
+        if (partial) continue;
+        index = Number(reply.headers.get("X-Nomad-Index"));
         // At most one request a second, also where everything changes all the time.
         const next = Date.now() + (index ? 1000 : 3000);
         if (news && !news.refused()) await news.wait();

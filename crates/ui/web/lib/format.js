@@ -15,6 +15,9 @@ export function span(ms) {
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
+/** A span in milliseconds that may be short. */
+export const shortly = (ms) => (ms < 10_000 ? `${(Math.max(0, ms) / 1000).toFixed(1)} s` : span(ms));
+
 /** How long ago a time in Unix nanoseconds is; empty for none. */
 export function ago(ns, nowMs) {
   return ns > 0 ? span(nowMs - ns / 1e6) : "";
@@ -49,7 +52,8 @@ export function state(word) {
 /** Why a group was not placed: one sentence for each step of the scheduler's choice. */
 export function unplaced(metric) {
   const m = metric ?? {};
-  const out = [`${m.NodesEvaluated ?? 0} nodes were looked at, ${m.NodesFiltered ?? 0} were filtered, ` +
+  const was = (n = 0, what = "") => `${n}${what && ` ${what}${n === 1 ? "" : "s"}`} ${n === 1 ? "was" : "were"}`;
+  const out = [`${was(m.NodesEvaluated, "node")} looked at, ${was(m.NodesFiltered)} filtered, ` +
     `${m.NodesExhausted ?? 0} had no room`];
   const each = (map, say) => Object.entries(map ?? {}).forEach(([what, n]) => out.push(say(what, n)));
   if ((m.NodesEvaluated ?? 0) === 0) out.push("no node is ready in the job's pool and datacenters");

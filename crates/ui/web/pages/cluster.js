@@ -65,7 +65,7 @@ export function Topology() {
       return html`<div class="counts">${byDatacenter(all).map((d) => html`<div class="count" key=${d.name}>
           <b>${plain(d.name)}</b><${Bar} used=${d.cpu} of=${d.cpuTotal} unit="MHz" />
           <${Bar} used=${d.memory} of=${d.memoryTotal} unit="MiB" />
-          <span class="soft">${d.nodes} ${d.nodes === 1 ? "node takes" : "nodes take"} work</span></div>`)}</div>
+          <div class="soft">${d.nodes} ${d.nodes === 1 ? "node takes" : "nodes take"} work</div></div>`)}</div>
         ${looks && html`<p role="status">${total > 0 ? `It fits ${total} times, on ${rows.length} of ${all.length} nodes.` :
           "It fits on no node."}</p>`}
         <${Table} rows=${rows} none=${all.length ? "No node matches." : "No node has joined yet."}

@@ -12,7 +12,7 @@ import { Deployments } from "./deployments.js";
 import { Act, Age, Cli, Diff, Loaded, Search, State, Table, Title, useFilter } from "../lib/parts.js";
 
 export function Jobs() {
-  const live = useLive(["/v1/jobs?namespace=*"], "&per_page=100");
+  const live = useLive(["/v1/jobs?namespace=*"], ["/v1/jobs?namespace=*&per_page=100"]);
   const [filter, setFilter] = useFilter();
   const [all, showAll] = useState(false);
   return html`<${Title}>Jobs<//>
@@ -51,7 +51,9 @@ export function Job({ id, namespace, tab }) {
   const parts = { "": ["allocations", "evaluations"], allocations: ["allocations"], deployments: ["deployments"],
     evaluations: ["evaluations"], versions: ["versions"] }[tab] ?? [];
   const short = { allocations: "&task_states=false", versions: "&diffs=true" };
-  const live = useLive([path + ns, ...parts.map((part) => `${path}/${part}${ns}${short[part] ?? ""}`)]);
+  const paths = [path + ns, ...parts.map((part) => `${path}/${part}${ns}${short[part] ?? ""}`)];
+  const live = useLive(paths, paths.map((each) => (each.includes("/allocations?") ? `${each}&per_page=100&reverse=true` :
+    each)));
   const [counts, setCounts] = useState({});
   return html`<${Title}>${plain(id)}<//><nav class="tabs" aria-label="Parts of the job">
     ${(isParent(live.data?.[0]) ? [...TABS, ...OF_PARENTS] : TABS).map(([name, title]) => html`<a href=${jobHref(id, namespace, name)}

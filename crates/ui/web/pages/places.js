@@ -1,7 +1,7 @@
-import { useState } from "../vendor/hooks.js";
+import { useEffect, useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { read, useEvery, useLive, write } from "../lib/api.js";
-import { plain, span, unplaced } from "../lib/format.js";
+import { plain, shortly, span, unplaced } from "../lib/format.js";
 import { devices } from "../lib/devices.js";
 import { doubles, orphans } from "../lib/doubles.js";
 import { lanes } from "../lib/lanes.js";
@@ -166,26 +166,42 @@ export function Slot({ id }) {
     <${Cli} line=${`drover remote status ${t.SlotName}`} raw=${path} />`}<//>`;
 }
 
+/** Names of nodes by id, as far as they can be read: each is asked for once. */
+function useNames(ids) {
+  const [names, set] = useState({});
+  const wanted = [...new Set(ids)].sort().join();
+  useEffect(() => {
+    const stop = new AbortController();
+    wanted.split(",").filter((id) => id && !names[id]).forEach((id) =>
+      // One that is gone, or may not be seen, keeps its id.
+      read(`/v1/node/${encodeURIComponent(id)}`, stop.signal).then((node) =>
+        set((old) => ({ ...old, [id]: node.Name })), () => {}));
+    return () => stop.abort();
+  }, [wanted]);
+  return (id) => names[id] ?? `node ${id.slice(0, 8)}`;
+}
+
 /** The instance as one bar, the managers below it. The table of events says the same in words. */
 function Bars({ task }) {
   const all = lanes(task, Date.now());
+  const name = useNames(all.lanes.map((lane) => lane.node).filter(Boolean));
   const x = (ms) => ((ms - all.from) / Math.max(1, all.to - all.from)) * 1000;
   const high = 52 + all.lanes.length * 28;
   return html`<div class="box"><svg class="lanes" viewBox=${`0 0 1000 ${high}`} role="img"
     aria-label="The instance and its managers over time">
     <rect class="instance" x="0" y="4" width="1000" height="26" rx="4" />
     <text class="onbar" x="8" y="22">incarnation ${String(task.IncarnationID).slice(0, 8)} ${span(all.to - all.from)}</text>
+    ${all.gaps.map((gap) => html`<rect class="gap" x=${x(gap.from)} y="36" height=${high - 44}
+      width=${Math.max(3, x(gap.to) - x(gap.from))} />`)}
     ${all.lanes.map((lane, i) => {
       const [left, right, y] = [x(lane.from), x(lane.to), 44 + i * 28];
       const [inside, before] = [right - left > 180, left > 700];
-      const by = lane.node ? `node ${lane.node.slice(0, 8)}, ` : "";
+      const by = lane.node ? `${plain(name(lane.node))}, ` : "";
       return html`<rect class="lane" x=${left} y=${y} height="20" rx="3" width=${Math.max(3, right - left)} />
-        <text class=${inside ? "onbar" : ""} x=${inside ? left + 8 : before ? left - 8 : right + 8} y=${y + 15}
+        <text class=${inside ? "onbar" : "beside"} x=${inside ? left + 8 : before ? left - 8 : right + 8} y=${y + 15}
           text-anchor=${before && !inside ? "end" : "start"}>${`epoch ${lane.epoch}, ${by}${span(lane.to - lane.from)}`}
           <title>${plain(lane.message)}</title></text>`;
-    })}
-    ${all.gaps.map((gap) => html`<rect class="gap" x=${x(gap.from)} y="36" height=${high - 44}
-      width=${Math.max(3, x(gap.to) - x(gap.from))} />`)}</svg>
-    ${all.gaps.map((gap, i) => html`<p class="warn">▲ unmanaged for ${span(gap.to - gap.from)}${all.now &&
+    })}</svg>
+    ${all.gaps.map((gap, i) => html`<p class="warn">▲ unmanaged for ${shortly(gap.to - gap.from)}${all.now &&
       i === all.gaps.length - 1 ? " until now; the instance goes on" : ", then adopted; the instance went on"}</p>`)}</div>`;
 }

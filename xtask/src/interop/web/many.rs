@@ -123,11 +123,13 @@ pub(super) fn allocs(page: &mut Page) -> Result<()> {
     })?;
     let begun = Instant::now();
     page.open(&format!("{}/ui/jobs/big@default/allocations", server.address()))?;
-    page.until("the whole list", &format!("document.body.innerText.includes('of {MANY}')"))?;
+    page.until("rows", "document.querySelectorAll('tbody tr').length === 100")?;
     let first = begun.elapsed();
+    page.until("the whole list", &format!("document.body.innerText.includes('of {MANY}')"))?;
+    let all = begun.elapsed();
     few_elements(page)?;
     let key = filtered(page, "big.g[4711]")?;
-    eprintln!("    {MANY} allocations: all of them after {first:.2?}, filtered after {key:.0} ms");
+    eprintln!("    {MANY} allocations: first rows after {first:.2?}, all after {all:.2?}, filtered after {key:.0} ms");
     memory(page, "with them")?;
     page.open(&format!("{}/ui/topology?q=big", server.address()))?;
     page.until("its room", "document.querySelector('a.marked')?.textContent === 'big'")?;

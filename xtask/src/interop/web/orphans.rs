@@ -82,6 +82,7 @@ fn decided(page: &mut Page, dir: &Path) -> Result<()> {
     page.click(SLOT)?;
     page.shows("the work may be done twice")?;
     page.keep("two-instances-of-a-slot")?;
+    page.document("duplicates")?;
     page.click("Stop")?;
     page.shows("Its work ends.")?;
     page.click("Stop")?;

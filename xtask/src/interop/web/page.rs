@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tungstenite::{Message, WebSocket, client};
 
 use super::super::browser::chromium;
-use crate::local;
+use crate::{local, workspace};
 
 /// How long a page may take for anything.
 const BOUND: Duration = Duration::from_secs(30);
@@ -291,6 +291,16 @@ impl Page {
             Some(dir) => self.picture(&Path::new(&dir).join(format!("{name}.png"))),
             None => Ok(()),
         }
+    }
+
+    /// Renews the picture of this name in the documentation, when somebody wants that.
+    pub(super) fn document(&mut self, name: &str) -> Result<()> {
+        if std::env::var_os("DROVER_WEB_DOCS").is_none() {
+            return Ok(());
+        }
+        self.size(1280, 560)?;
+        self.picture(&workspace::root().join(format!("docs/ui/{name}.png")))?;
+        self.size(1280, 900)
     }
 
     /// A picture of the page, as PNG.

@@ -182,6 +182,7 @@ fn unplaced(page: &mut Page) -> Result<()> {
     page.click("picky")?;
     page.shows("Not everything is placed")?;
     page.shows("1 filtered by ${node.class} = large (web-unplaced)")?;
+    page.document("unplaced")?;
     agent.submit(&sleeps("picky").body())?;
     page.hides("Not everything is placed")?;
     page.shows("running")?;
@@ -800,6 +801,7 @@ fn manager_killed(page: &mut Page, dir: &Path) -> Result<()> {
         page.click(what)?;
         page.shows("handed over, its remote tasks go on")?;
     }
+    page.document("preview")?;
     page.open(&format!("{}/ui/remote/default/far.g[0]/t", server.address()))?;
     page.shows("epoch 1")?;
     let manager = record["ManagerName"].as_str().context("a manager")?.to_owned();
@@ -815,6 +817,9 @@ fn manager_killed(page: &mut Page, dir: &Path) -> Result<()> {
     let bars =
         page.eval("[document.querySelectorAll('.instance').length, document.querySelectorAll('.lane').length]")?;
     ensure!(bars == json!([1, 2]), "one instance, two managers: {bars}");
+    let named = "['web-a', 'web-b'].every((n) => document.querySelector('svg.lanes').textContent.includes(n))";
+    page.until("the names of both managers", named)?;
+    page.document("remote")?;
     ensure!(pids() == before, "it is the same process: {before:?}, {:?}", pids());
     server.delete("/v1/job/far")?;
     until("the end of the instance", BOUND, || Ok(pids().is_empty().then_some(())))
