@@ -191,6 +191,12 @@ pub struct ListOptions {
 }
 
 impl ListOptions {
+    /// Whether the whole list is asked for, as it comes.
+    #[must_use]
+    pub fn whole(&self) -> bool {
+        self.filter.is_none() && self.per_page == 0 && self.next_token.is_empty() && !self.reverse
+    }
+
     /// Reads `prefix`, `filter`, `per_page`, `next_token` and `reverse`.
     ///
     /// # Errors

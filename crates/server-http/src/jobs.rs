@@ -133,10 +133,10 @@ pub(crate) async fn allocations(ctx: Ctx) -> Result<Reply, HttpError> {
     ctx.beside(move |ctx| {
         let allocs = state.allocs_by_job(&key).filter(|a| current(a));
         let stub = |a: &Arc<Allocation>| AllocListStub::new(a, false, task_states);
-        if options.per_page == 0 {
+        if options.whole() {
             return ctx.read(index, &allocs.map(stub).collect::<Vec<_>>());
         }
-        // Ours: pages, in the order of the list of all allocations. A stock server gives everything.
+        // Ours: filters and pages, in the order of the list of all allocations. A stock server gives everything.
         let page = page(allocs, &options, |a| (a.create_index, a.id.to_string()))?;
         let stubs: Vec<_> = page.rows.into_iter().map(stub).collect();
         Ok(ctx.read(index, &stubs)?.next_token(page.next_token.as_deref()))

@@ -201,10 +201,12 @@ test("a time is told in the zone that was chosen", () => {
   assert.equal(moment(0, "UTC"), "");
 });
 
-test("variables of files and flags are one text, flags first", () => {
+test("variables of files and flags are one text, in which a flag takes the place of a line", () => {
   const flags = { image: 'web:"2"', ports: "[80, 81]", text: "${x}" };
   const text = variablesOf({ Variables: "image = \"web:1\"\nn = 3\n", VariableFlags: flags });
   assert.equal(text, 'n = 3\n\nimage = "web:\\"2\\""\nports = [80, 81]\ntext = "$${x}"');
+  const heredoc = "t = <<E\nimage = 1\nE";
+  assert.equal(variablesOf({ Variables: heredoc, VariableFlags: { image: "2" } }), `${heredoc}\nimage = "2"`);
   assert.equal(variablesOf({}), "");
 });
 

@@ -10,7 +10,7 @@ import { Palette } from "./lib/palette.js";
 import { Title } from "./lib/parts.js";
 import { setToken } from "./lib/token.js";
 import { parse } from "./lib/routes.js";
-import { apply, choose, darkNow } from "./lib/settings.js";
+import { APPLIED, apply, choose, darkNow } from "./lib/settings.js";
 import { Access, AccessOf } from "./pages/access.js";
 import { Exec } from "./pages/exec.js";
 import { Files } from "./pages/files.js";
@@ -64,10 +64,13 @@ function App({ failed }) {
         search(true);
       }
     };
+    const looks = () => setDark(darkNow());
+    addEventListener(APPLIED, looks);
     addEventListener("popstate", moved);
     document.addEventListener("click", click);
     document.addEventListener("keydown", key);
     return () => {
+      removeEventListener(APPLIED, looks);
       removeEventListener("popstate", moved);
       document.removeEventListener("click", click);
       document.removeEventListener("keydown", key);
@@ -76,20 +79,19 @@ function App({ failed }) {
   const [path, query] = at.split("?");
   const route = parse(path, query);
   useEffect(() => { document.title = `${route.id ?? route.page} – Drover`; }, [at]);
-  const flip = () => {
-    choose("theme", darkNow() ? "light" : "dark");
-    setDark(darkNow());
-  };
+  const flip = () => choose("theme", darkNow() ? "light" : "dark");
   return html`<a class="skip" href="#main">Skip to the page</a>
     <header><a class="name" href="/ui/jobs">Drover</a><nav aria-label="Pages">${NAV.map(([to, title]) => html`
       <a href=${`/ui/${to}`} aria-current=${path.startsWith(`/ui/${to}`) ? "page" : null}>${title}</a>`)}</nav>
       <button onClick=${() => search(true)} title="Ctrl+K">Go to</button>
       <button onClick=${flip}>${dark ? "Light" : "Dark"}</button>
-      <a href="/ui/settings/user-settings" aria-current=${route.page === "settings" ? "page" : null}>Settings</a></header>
+      <a href="/ui/settings/user-settings"
+      aria-current=${route.page === "settings" ? "page" : null}>Settings</a></header>
     <${Expiry} /><main id="main"><${PAGES[route.page]} ...${route} failed=${failed}
-      key=${route.page + (route.part ?? "") + (route.id ?? "")} /></main>
+      key=${[route.page, route.part, route.namespace, route.id].join(" ")} /></main>
     <${Keyboard} pages=${NAV} route=${route} visit=${visit} />
-    ${searches && html`<${Palette} pages=${[...NAV, ["jobs/run", "Run a job"], ["settings/user-settings", "Settings"]]} visit=${visit}
+    ${searches && html`<${Palette} visit=${visit}
+      pages=${[...NAV, ["jobs/run", "Run a job"], ["settings/user-settings", "Settings"]]}
       close=${() => search(false)} />`}`;
 }
 

@@ -177,10 +177,10 @@ impl Drop for Qemu {
 impl Guest<'_> {
     /// Boots it, waits for its end.
     ///
-    /// On a busy machine the emulator leaves a guest standing, seldom and in the middle of anything: both processors
-    /// wait busily for interrupts, and no timer is set that would bring one. That is a race of the threads that emulate
-    /// one processor each. So what is seen of such a guest is printed, and it is booted again with one thread for all
-    /// its processors, which takes twice as long; a guest that stands still then has failed.
+    /// On a busy machine the emulator rarely leaves a guest standing, at any point of its work: both processors spin on
+    /// pending interrupts, and no timer is armed. Only a race of the threads that emulate one processor each explains
+    /// that. So what is seen of such a guest is printed, and it is booted again with one thread for all its processors,
+    /// which takes twice as long; a guest that stands still then has failed.
     pub(crate) fn run(&self, kernel: &Kernel) -> Result<Ended> {
         let dir = std::env::temp_dir().join(format!("drover-interop-vm-{}", std::process::id()));
         let attempt = |threads: &str| {

@@ -88,6 +88,8 @@ async fn from_registration_to_purge() {
     let mut all = [&allocs[0]["ID"], &allocs[1]["ID"]].map(Clone::clone);
     all.sort_by_key(ToString::to_string);
     assert_eq!(ids, all, "of one evaluation: by id");
+    let none = c.get("/v1/job/from-file/allocations?filter=ClientStatus==failed").await;
+    assert_eq!(none.json(), json!([]));
     let alloc_id = allocs[0]["ID"].as_str().expect("id").to_owned();
     let alloc = c.get(&format!("/v1/allocation/{alloc_id}")).await.json();
     assert_eq!((&alloc["Job"]["ID"], &alloc["NodeID"]), (&json!("from-file"), &json!(n.id)));

@@ -4,7 +4,8 @@ import { remembered } from "./remembered.js";
 export const newestFirst = remembered((allocs) => [...allocs].sort((a, b) => b.CreateIndex - a.CreateIndex));
 
 /** What a filter is compared with, in small letters. */
-export const allocWords = remembered((a) => `${a.ID} ${a.Name} ${a.ClientStatus} ${a.NodeName} ${a.JobVersion}`.toLowerCase());
+export const allocWords = remembered((a) =>
+  `${a.ID} ${a.Name} ${a.ClientStatus} ${a.NodeName} ${a.JobVersion}`.toLowerCase());
 
 /** The newest allocation that has, or had, a log, and the first task of its group; undefined for none. */
 export function talking(job, allocs) {

@@ -17,10 +17,14 @@ export function chosen(name) {
 export const darkNow = () => (chosen("theme") === "system" ? matchMedia("(prefers-color-scheme: dark)").matches :
   chosen("theme") === "dark");
 
+/** Tells the window that the document looks otherwise. */
+export const APPLIED = "drover-settings";
+
 /** Makes the document look as it was chosen. */
 export function apply() {
   document.documentElement.dataset.theme = darkNow() ? "dark" : "light";
   document.documentElement.dataset.density = chosen("density");
+  dispatchEvent(new Event(APPLIED));
 }
 
 export function choose(name, value) {

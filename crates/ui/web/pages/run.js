@@ -19,8 +19,9 @@ export function Run({ id, namespace }) {
     if (!id) return undefined;
     const stop = new AbortController();
     sourceOf(id, namespace, null, stop.signal).then((source) => {
-      setText(source.text);
-      setVariables(source.variables);
+      // Whoever was faster than the answer loses nothing.
+      setText((now) => now || source.text);
+      setVariables((now) => now || source.variables);
     }, (e) => { if (!stop.signal.aborted) setError(e); });
     return () => stop.abort();
   }, [id, namespace]);

@@ -1,9 +1,11 @@
 //! What many stories begin and end with.
 
+use std::path::Path;
+
 use anyhow::Result;
 
 use super::super::{cluster::Agent, job::Job};
-use crate::local::{BOUND, until};
+use crate::local::{self, BOUND, until};
 
 /// A job that does nothing for long.
 pub(super) fn sleeps(id: &str) -> Job {
@@ -26,4 +28,14 @@ pub(super) fn running(agent: &Agent, job: &str) -> Result<String> {
 pub(super) fn end(agent: &Agent, job: &str) -> Result<()> {
     agent.delete(&format!("/v1/job/{job}"))?;
     until("the end of its tasks", BOUND, || Ok(agent.alloc(job, "running")?.is_none().then_some(())))
+}
+
+/// Tells a story of instances that live below a directory of their own. None of them outlives it.
+pub(super) fn in_runtime(name: &str, story: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let dir = std::env::temp_dir().join(format!("drover-web-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    let told = story(&dir);
+    local::end_all(&dir)?;
+    local::remove(&dir);
+    told
 }

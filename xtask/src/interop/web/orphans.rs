@@ -9,7 +9,7 @@ use super::{
         cluster::{self, Agent, Role},
         job::Job,
     },
-    kit::running,
+    kit::{in_runtime, running},
     page::Page,
 };
 use crate::local::{self, BOUND, until};
@@ -17,12 +17,7 @@ use crate::local::{self, BOUND, until};
 const SLOT: &str = "default/far.g[0]/t";
 
 pub(super) fn orphans(page: &mut Page) -> Result<()> {
-    let dir = std::env::temp_dir().join(format!("drover-web-orphans-{}", std::process::id()));
-    fs::create_dir_all(&dir)?;
-    let told = decided(page, &dir);
-    local::end_all(&dir)?;
-    local::remove(&dir);
-    told
+    in_runtime("orphans", |dir| decided(page, dir))
 }
 
 fn decided(page: &mut Page, dir: &Path) -> Result<()> {

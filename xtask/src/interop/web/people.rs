@@ -86,6 +86,8 @@ pub(super) fn settings(page: &mut Page) -> Result<()> {
     page.click("Settings")?;
     page.choose("Colours", "dark")?;
     page.until("dark colours", "document.documentElement.dataset.theme === 'dark'")?;
+    let offers = "[...document.querySelectorAll('header button')].some((b) => b.textContent === 'Light')";
+    page.until("a button that leads back", offers)?;
     page.choose("Rows", "compact")?;
     page.choose("Times", "clock")?;
     page.choose("Time zone", "UTC")?;

@@ -12,7 +12,7 @@ use super::{
         job::Job,
     },
     Story, axe, demo,
-    kit::{end, running, sleeps, started},
+    kit::{end, in_runtime, running, sleeps, started},
     many, orphans, others,
     page::Page,
     people, storage, tasks,
@@ -549,6 +549,8 @@ fn fits(page: &mut Page) -> Result<()> {
         for (width, theme) in [(1280, "light"), (320, "light"), (360, "light"), (360, "dark"), (1280, "dark")] {
             page.size(width, 800)?;
             page.eval(&format!("document.documentElement.dataset.theme = '{theme}'"))?;
+            // The browser asks for less motion.
+            ensure!(page.eval("document.getAnimations().length")? == 0, "{link}: something moves");
             let over = page.eval("document.documentElement.scrollWidth - document.documentElement.clientWidth")?;
             ensure!(over.as_i64() <= Some(0), "{link} at {width} px: {over} px stick out");
             if [(1280, "light"), (360, "dark")].contains(&(width, theme)) {
@@ -559,8 +561,6 @@ fn fits(page: &mut Page) -> Result<()> {
         }
     }
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // Whoever asks for less motion gets none.
-    ensure!(page.eval("document.getAnimations().length")? == 0, "something moves");
     page.size(1280, 900)?;
     agent.delete(&format!("/v1/job/{long}"))?;
     until("the end of its task", BOUND, || Ok(agent.alloc(&long, "running")?.is_none().then_some(())))
@@ -766,12 +766,7 @@ fn away(page: &mut Page) -> Result<()> {
 }
 
 fn killed(page: &mut Page) -> Result<()> {
-    let dir = std::env::temp_dir().join(format!("drover-web-runtime-{}", std::process::id()));
-    std::fs::create_dir_all(&dir)?;
-    let told = manager_killed(page, &dir);
-    local::end_all(&dir)?;
-    local::remove(&dir);
-    told
+    in_runtime("killed", |dir| manager_killed(page, dir))
 }
 
 fn manager_killed(page: &mut Page, dir: &Path) -> Result<()> {
