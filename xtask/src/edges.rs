@@ -25,6 +25,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skip", &[]),
     ("testkit", &[]),
     ("tls", &[]),
+    ("fetch", &["tls"]),
     ("process-driver", &["driver-sdk", "executor-client"]),
     // Drivers see lib/ only.
     ("docker", &["driver-sdk", "tls"]),
@@ -50,7 +51,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("template", &[]),
     // Shells around them.
     ("api", &["filter", "model", "tls"]),
-    ("oidc", &["login", "tls"]),
+    ("oidc", &["fetch", "login", "tls"]),
     ("vault", &["model", "tls"]),
     ("artifact", &[]),
     ("store", &["clock", "etcd", "model", "state", "tls"]),
@@ -139,7 +140,20 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ui", &[]),
     (
         "server-http",
-        &["access", "api", "control", "jobspec", "lifecycle", "login", "model", "server", "state", "tls", "ui"],
+        &[
+            "access",
+            "api",
+            "control",
+            "fetch",
+            "jobspec",
+            "lifecycle",
+            "login",
+            "model",
+            "server",
+            "state",
+            "tls",
+            "ui",
+        ],
     ),
     (
         "cli",

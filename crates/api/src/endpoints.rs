@@ -311,6 +311,9 @@ macro_rules! endpoints {
     "/v1/metrics" () Get (open) [metrics -> Metrics = metrics::metrics, "Reads metrics, as JSON or for Prometheus."];
     "/v1/metrics/trends" ()
         Get (open) [trends -> Vec<Trend> = metrics::trends, "Reads what the cluster looked like over the last hour."];
+    "/v1/metrics/history" ()
+        Get (open) [history -> Vec<Trend> = history::history, "Reads what the cluster looked like over a longer time, \
+            from Prometheus."];
     "/v1/regions" () Get (open) [regions -> Vec<String> = agent::regions, "Lists regions."];
     "/v1/status/leader" () Get (open) [leader -> String = agent::leader, "Reads the address of the leader."];
     "/v1/status/peers" () Get (open) [peers -> Vec<String> = agent::peers, "Lists the addresses of the servers."];

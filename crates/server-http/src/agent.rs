@@ -197,6 +197,8 @@ pub(crate) async fn features(ctx: Ctx) -> Result<Reply, HttpError> {
         version: options.version.clone(),
         acl: ctx.app.authority.is_some(),
         prometheus: options.prometheus,
+        cli_hints: options.cli_hints,
+        history: options.history.is_some(),
         ui: options.ui,
         refused,
     })

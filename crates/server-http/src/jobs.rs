@@ -40,6 +40,8 @@ pub(crate) async fn list_where(ctx: Ctx, wanted: impl Fn(&Job) -> bool + Send + 
 }
 
 fn stub(state: &State, job: &Job, with_meta: bool) -> JobListStub {
+    let key = job.key();
+    let unmanaged = state.remote_tasks_by_job(&key).filter(|r| r.stands() && r.manager.is_none()).count();
     JobListStub {
         id: job.id.clone(),
         parent_id: job.parent_id.clone(),
@@ -54,13 +56,15 @@ fn stub(state: &State, job: &Job, with_meta: bool) -> JobListStub {
         stop: job.stop,
         status: job.status.clone(),
         status_description: job.status_description.clone(),
-        job_summary: state.job_summary(&job.key()).map(|s| summary_view(state, s)),
+        job_summary: state.job_summary(&key).map(|s| summary_view(state, s)),
         version: job.version,
         create_index: job.create_index,
         modify_index: job.modify_index,
         job_modify_index: job.job_modify_index,
         submit_time: job.submit_time,
         meta: with_meta.then(|| job.meta.clone()),
+        unmanaged: u32::try_from(unmanaged).unwrap_or(u32::MAX),
+        deploying: state.latest_deployment(&key).is_some_and(|d| d.status.active()),
     }
 }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write as _, time::SystemTime};
 
 use api::{
     go_json::Kept,
-    shapes::{Gauge, RemoteSweep, Sampled},
+    shapes::{Gauge, RemoteSweep, Sampled, Trend},
 };
 use http::StatusCode;
 use model::{NodeStatus, Observed, job::job_status};
@@ -129,6 +129,7 @@ pub(crate) async fn metrics(ctx: Ctx) -> Result<Reply, HttpError> {
     if let Some(metrics) = ctx.app.options.local.as_ref().and_then(|local| local.metrics.as_ref()) {
         gauges.extend(metrics().await);
     }
+    gauges.extend(ctx.server().trends().last().map(metrics_of_trend).unwrap_or_default());
     gauges.extend(metrics_of_tls(ctx.app.options.tls.as_ref()));
     gauges.extend(metrics_of_audit(ctx.app.options.audit.as_ref()));
     if prometheus {
@@ -191,7 +192,7 @@ fn gauges(state: &State, stats: &ServerStats, sweeps: &[RemoteSweep]) -> Vec<Gau
                 ("task_group", group),
             ];
             for (name, n) in [
-                ("queued", g.queued),
+                ("drover.cluster.queued", g.queued),
                 ("complete", g.complete),
                 ("failed", g.failed),
                 ("running", g.running),
@@ -223,6 +224,23 @@ fn gauges(state: &State, stats: &ServerStats, sweeps: &[RemoteSweep]) -> Vec<Gau
     all
 }
 
+/// The newest point of the last hour: `history` reads these again from Prometheus.
+fn metrics_of_trend(point: &Trend) -> Vec<Gauge> {
+    let whole = |n: i64| real(u64::try_from(n).unwrap_or(0));
+    [
+        ("drover.cluster.nodes_ready", real(point.nodes_ready)),
+        ("drover.cluster.allocs_running", real(point.allocs_running)),
+        ("drover.cluster.cpu_used", whole(point.cpu_used)),
+        ("drover.cluster.cpu_total", whole(point.cpu_total)),
+        ("drover.cluster.memory_used_mb", whole(point.memory_used_mb)),
+        ("drover.cluster.memory_total_mb", whole(point.memory_total_mb)),
+        ("queued", real(point.queued)),
+        ("drover.cluster.unmanaged", real(point.unmanaged)),
+    ]
+    .map(|(name, value)| Gauge { name: name.to_owned(), value, labels: BTreeMap::new() })
+    .into()
+}
+
 fn observed_name(observed: &Observed) -> &'static str {
     match observed {
         Observed::Intended => "intended",
@@ -235,8 +253,10 @@ fn observed_name(observed: &Observed) -> &'static str {
 }
 
 /// Totals since the start of the server.
-fn counters(stats: &ServerStats) -> [(&'static str, u64); 7] {
+fn counters(stats: &ServerStats) -> [(&'static str, u64); 9] {
     [
+        ("drover.cluster.placed", stats.placed),
+        ("drover.cluster.hand_overs", stats.hand_overs),
         ("nomad.nomad.plan.committed", stats.plans_committed),
         ("nomad.nomad.plan.partial", stats.plans_partial),
         ("nomad.client.introduction_violation_num", stats.introduction_violations),

@@ -9,7 +9,7 @@ use http::{HeaderName, HeaderValue};
 use model::NodeId;
 use tracing::level_filters::LevelFilter;
 
-use crate::{audit::Audit, contact::Contact, guard::Guard};
+use crate::{audit::Audit, contact::Contact, guard::Guard, history::History};
 
 /// What the agent around the server tells the API.
 #[derive(Clone)]
@@ -22,8 +22,12 @@ pub struct HttpOptions {
     pub agent_config: serde_json::Value,
     /// Answer `/v1/metrics?format=prometheus`.
     pub prometheus: bool,
+    /// Where the past beyond the last hour is read; None = nowhere.
+    pub history: Option<History>,
     /// Serve the web UI.
     pub ui: bool,
+    /// Commands tell where the page of what they show is.
+    pub cli_hints: bool,
     /// What a person should know of who can reach this agent; None = nobody but this machine.
     pub exposed: Option<String>,
     /// Whom the API answers.
@@ -59,7 +63,9 @@ impl Default for HttpOptions {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             agent_config: serde_json::Value::Object(serde_json::Map::new()),
             prometheus: true,
+            history: None,
             ui: true,
+            cli_hints: true,
             exposed: None,
             guard: Guard::default(),
             audit: None,

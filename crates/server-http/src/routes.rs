@@ -6,8 +6,8 @@ use http::Method;
 use crate::{
     acl_policies, acl_roles, acl_tokens, agent, allocs, auth_methods, autopilot, binding_rules,
     caller::Unchecked,
-    deployments, drivers, evals, event_stream, exec, explain, job_statuses, job_writes, jobs, keyring, login, metrics,
-    monitor,
+    deployments, drivers, evals, event_stream, exec, explain, history, job_statuses, job_writes, jobs, keyring, login,
+    metrics, monitor,
     needs::{Needs, needs},
     nodes, operator, proxy, refused, remote,
     reply::{HttpError, Reply},

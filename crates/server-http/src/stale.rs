@@ -117,6 +117,7 @@ mod tests {
         "/v1/agent/schedulers",
         "/v1/metrics",
         "/v1/metrics/trends",
+        "/v1/metrics/history",
         "/v1/regions",
         "/v1/status/leader",
         "/v1/status/peers",

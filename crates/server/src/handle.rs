@@ -185,6 +185,7 @@ impl ServerHandle {
     pub fn stats(&self) -> ServerStats {
         let inner = &self.inner;
         let store = inner.store.stats();
+        let (placed, hand_overs) = inner.trends.totals();
         let mut stats = ServerStats {
             blocked_evals: inner.parts.blocked.len(),
             sessions: inner.sessions.len(),
@@ -195,6 +196,8 @@ impl ServerHandle {
             slot_looks: inner.parts.supervision.looks.load(Ordering::Relaxed),
             handler_panics: inner.handler_panics.load(Ordering::Relaxed),
             introduction_violations: inner.introductions.violations(),
+            placed,
+            hand_overs,
             commits: store.batches,
             syncs: store.transactions,
             bytes_written: store.bytes,

@@ -84,6 +84,10 @@ pub struct ServerStats {
     pub handler_panics: u64,
     /// Nodes that were refused, or taken with a warning, for what they show, since the start.
     pub introduction_violations: u64,
+    /// Allocations that points of [`crate::ServerHandle::trends`] have counted as placed since the start.
+    pub placed: u64,
+    /// Hand-overs that those points have counted since the start.
+    pub hand_overs: u64,
     /// Batches that were made durable since the start.
     pub commits: u64,
     /// fsyncs that this took.

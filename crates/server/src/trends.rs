@@ -3,7 +3,7 @@
 
 use std::{
     collections::{HashSet, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -28,21 +28,40 @@ pub(crate) struct Former {
     handovers: u64,
 }
 
-/// The points of the last hour, oldest first.
+/// The points of the last hour, oldest first, and what all points since the start have counted.
 #[derive(Debug, Default)]
-pub(crate) struct Trends(Mutex<VecDeque<Trend>>);
+pub(crate) struct Trends(Mutex<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    points: VecDeque<Trend>,
+    placed: u64,
+    hand_overs: u64,
+}
 
 impl Trends {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn all(&self) -> Vec<Trend> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.kept().points.iter().cloned().collect()
+    }
+
+    /// Allocations placed, and hand-overs.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        let kept = self.kept();
+        (kept.placed, kept.hand_overs)
     }
 
     fn add(&self, point: Trend) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() >= KEPT {
-            kept.pop_front();
+        let mut kept = self.kept();
+        if kept.points.len() >= KEPT {
+            kept.points.pop_front();
         }
-        kept.push_back(point);
+        kept.placed += point.placed;
+        kept.hand_overs += point.hand_overs;
+        kept.points.push_back(point);
     }
 }
 

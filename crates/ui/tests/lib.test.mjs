@@ -2,14 +2,22 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { allocWords, newestFirst, talking } from "../web/lib/allocs.js";
-import { bare, coloured, filterOf } from "../web/lib/ansi.js";
+import { bare, coloured, filterOf, styleAfter } from "../web/lib/ansi.js";
 import { ceiling, chart, HIGH, WIDE } from "../web/lib/chart.js";
 import { doubles, orphans } from "../web/lib/doubles.js";
+import { onlyStops } from "../web/lib/diff.js";
+import { backlog, evalWords } from "../web/lib/evals.js";
+import { frames, onward } from "../web/lib/frames.js";
+import { all, choosing, letterOf, meant } from "../web/lib/letters.js";
+import { EMPTY, grown, whole } from "../web/lib/logtext.js";
+import { scores } from "../web/lib/scores.js";
+import { nodesOf, places, SHOWN, verdict } from "../web/lib/slots.js";
+import { taskLanes } from "../web/lib/tasklanes.js";
 import { devices } from "../web/lib/devices.js";
 import { moment, plain, shortly, span, unplaced } from "../web/lib/format.js";
-import { meaning } from "../web/lib/keys.js";
+import { meaning, rowOf } from "../web/lib/keys.js";
 import { lanes } from "../web/lib/lanes.js";
-import { byDatacenter, loads, room } from "../web/lib/loads.js";
+import { byDatacenter, loads, providers, room } from "../web/lib/loads.js";
 import { matches } from "../web/lib/matches.js";
 import { variablesOf } from "../web/lib/variables.js";
 import { waitsFor, waterfall } from "../web/lib/waterfall.js";
@@ -40,6 +48,10 @@ test("addresses of Nomad's web UI lead to the same objects", () => {
     { page: "exec", id: "a/b", namespace: "prod", group: "g", task: "t", alloc: "01234567" });
   assert.deepEqual(parse("/ui/administration/roles"), { page: "access", part: "roles" });
   assert.deepEqual(parse("/ui/administration/policies/a%2Fb"), { page: "accessOf", part: "policies", id: "a/b" });
+  assert.deepEqual(parse("/ui/clients/n1/monitor"), { page: "monitor", part: "node", id: "n1" });
+  assert.deepEqual(parse("/ui/servers/one.global/monitor"), { page: "monitor", part: "server", id: "one.global" });
+  assert.deepEqual(parse("/ui/evaluations", "currentEval=e1"), { page: "evaluations", id: "e1" });
+  assert.equal(parse("/ui/jobs/web@prod/g").tab, "g");
   assert.equal(parse("/ui/nonsense").page, "missing");
 });
 
@@ -129,6 +141,9 @@ test("one field finds pages, tasks by their provider's name, and what the server
   const servers = { jobs: [{ ID: "web", Scope: ["prod", "web"] }], nodes: [{ ID: "n1", Scope: ["0123456789"] }],
     allocs: [{ ID: "web.g[0]", Scope: ["prod", "abcdefgh-1"] }], images: [{ ID: "x", Scope: [] }] };
   assert.deepEqual(matches("", pages, tasks, {}).map((m) => m.name), ["Jobs", "Topology"]);
+  const every = [["jobs", "Jobs"], ["clients", "Clients"], ["variables", "Variables"]];
+  assert.deepEqual([":nodes", ":var", ":j"].map((text) => matches(text, every, tasks, {})[0].href),
+    ["/ui/clients", "/ui/variables", "/ui/jobs"]);
   assert.deepEqual(matches("TASK/77", pages, tasks, {}).map((m) => m.href), [slotHref("default/a.g[0]/t")]);
   assert.deepEqual(matches("zz", pages, tasks, servers).map((m) => m.href),
     [jobHref("web", "prod"), "/ui/allocations/abcdefgh-1", "/ui/clients/0123456789"]);
@@ -231,4 +246,150 @@ test("an instance that no record knows is a double only beside a live one of its
   assert.deepEqual(all.map((i) => [i.Key, i.Driver, i.record?.SlotName]),
     [["k1", "d", "s1"], ["k2", "d", "s2"], ["k3", "d", "s1"], ["k4", "d", undefined]]);
   assert.deepEqual(doubles(all).map((i) => i.Key), ["k1"]);
+});
+
+test("frames of a stream are taken one after the other, whatever is in them", () => {
+  const two = `{"Data":"YQ==","File":"a}\\"b{","Offset":1}{}{"Data":"Yg==","Offset":2}`;
+  const all = JSON.parse(`[${two.replaceAll("}{", "},{")}]`);
+  assert.deepEqual(frames(two), { frames: all, rest: "" });
+  // However it is cut, the same comes out.
+  for (let cut = 0; cut <= two.length; cut += 1) {
+    const first = frames(two.slice(0, cut));
+    const second = frames(first.rest + two.slice(cut));
+    assert.deepEqual([...first.frames, ...second.frames], all, `cut at ${cut}`);
+  }
+  assert.deepEqual(frames(`{}the task went on elsewhere {`), { frames: [{}], rest: "the task went on elsewhere {" });
+});
+
+test("the output of a remote task is read on where its instance is managed", () => {
+  const record = (more) => [{ SlotName: "s", IncarnationID: "i", Observed: { State: "Running" }, ...more }];
+  const managed = { Manager: { AllocID: "a2" }, ManagerName: "n2" };
+  assert.deepEqual(onward(record(managed), "s", "i", "a1"), { at: "a2", node: "n2" });
+  assert.deepEqual(onward(record(managed), "s", "i", "a2"), { here: true, ended: false });
+  assert.deepEqual(onward(record({ Manager: { AllocID: "00000000-0000" } }), "s", "i", "a1"), { here: true, ended: false });
+  assert.deepEqual(onward(record({}), "s", "i", "a1"), { nobody: true });
+  assert.equal(onward(record({ Observed: { State: "Exited" } }), "s", "i", "a1"), null);
+  assert.equal(onward(record(managed), "s", "another instance", "a1"), null);
+});
+
+test("letters can be others", () => {
+  const pages = [["jobs", "Jobs", "j"], ["clients", "Clients", "c"]];
+  const next = choosing({}, "j", "n", pages).chosen;
+  assert.deepEqual(next, { j: "n" });
+  assert.deepEqual([meant(next, false, "n"), meant(next, false, "j"), meant(next, false, "k")], ["j", "", "k"]);
+  // Letters of pages come after another one, and are apart.
+  assert.deepEqual([meant(next, true, "j"), meant(next, true, "n")], ["j", "n"]);
+  const page = choosing(next, "g c", "n", pages).chosen;
+  assert.deepEqual([meant(page, true, "n"), meant(page, true, "c"), letterOf(page, "g c")], ["c", "", "n"]);
+  assert.match(choosing(next, "k", "n", pages).wrong, /n means "Next row"/);
+  assert.match(choosing({}, "k", "j", pages).wrong, /j means "Next row"/);
+  assert.match(choosing({}, "k", "ab", pages).wrong, /one letter/);
+  // What somebody has given away comes back only when it is free.
+  const given = choosing(next, "k", "j", pages).chosen;
+  assert.match(choosing(given, "j", "", pages).wrong, /j means "Previous row"/);
+  assert.deepEqual(choosing(next, "j", "", pages).chosen, {});
+  assert.ok(all(pages).some(([id]) => id === "g c"));
+});
+
+test("two digits with Shift open a row", () => {
+  assert.deepEqual(rowOf("", "Digit0", true), { begun: "row 0" });
+  assert.deepEqual(rowOf("row 1", "Digit2", true), { open: 12 });
+  assert.deepEqual([rowOf("", "Digit0", false), rowOf("", "KeyA", true)], [null, null]);
+});
+
+test("the places of a job, and how it is in a sentence", () => {
+  const alloc = (index, status, create, more) => ({ ID: `a${create}`, Name: `web.g[${index}]`, TaskGroup: "g", NodeID: "n1",
+    NodeName: "one", ClientStatus: status, CreateIndex: create, ...more });
+  const group = { Name: "g", Count: 3 };
+  const job = { ID: "web", Type: "service", Status: "running", TaskGroups: [group] };
+  const failed = [alloc(0, "failed", 1), alloc(0, "running", 2), alloc(1, "failed", 3, { ClientDescription: "Failed tasks" })];
+  const { cells, left } = places(group, failed);
+  assert.deepEqual(cells.map((c) => [c.index, c.word, c.attempts]), [[0, "running", 2], [1, "failed", 1], [2, "not placed", 0]]);
+  assert.equal(left, 0);
+  assert.deepEqual(verdict(job, failed, []), ["bad", "web.g[1] is failed: Failed tasks."]);
+  const blocked = { Status: "blocked", FailedTGAllocs: { g: { NodesEvaluated: 1, DimensionExhausted: { memory: 1 } } } };
+  assert.match(verdict(job, failed, [blocked])[1], /^Not everything of g is placed: 1 node was looked at.*memory/);
+  const well = [0, 1, 2].map((n) => alloc(n, "running", n + 1));
+  assert.deepEqual(verdict(job, well, []), ["good", "All is well: 3 allocations run."]);
+  assert.equal(verdict({ ...job, RemoteTasks: [{ Unmanaged: true }] }, well, [])[0], "warn");
+  assert.deepEqual(verdict(job, well.slice(0, 2), []), ["warn", "1 allocation does not run yet."]);
+  assert.equal(verdict({ ...job, Stop: true }, well, [])[1], "It is stopped.");
+  assert.deepEqual(verdict({ ...job, Type: "system", TaskGroups: [{ Name: "g", Count: 1 }] }, well.slice(0, 1), []),
+    ["good", "1 allocation runs, on each node that takes it."]);
+  // Of many places those are shown that are not as they should be.
+  const many = Array.from({ length: 5000 }, (_, n) => alloc(n, n === 4000 ? "failed" : "running", n));
+  const large = places({ Name: "g", Count: 5000 }, many);
+  assert.ok(large.cells.length === 1 && large.left === 4999 && SHOWN < 5000);
+  assert.deepEqual(nodesOf(failed), [{ id: "n1", name: "one", states: { failed: 2, running: 1 } }]);
+});
+
+test("what tasks did lies on one axis", () => {
+  const at = (s) => s * 1e9;
+  const states = { t: { StartedAt: "1970-01-01T00:00:02Z", Events: [{ Time: at(1), Type: "Received" },
+    { Time: at(2), Type: "Started" }, { Time: at(5), Type: "Terminated", DisplayMessage: "exit code 1" },
+    { Time: at(6), Type: "Restarting" }, { Time: at(7), Type: "Started" }] } };
+  const { from, to, lanes: [lane] } = taskLanes(states, 9000);
+  assert.deepEqual([from, to], [1000, 9000]);
+  assert.deepEqual(lane.spans.map((s) => [s.from, s.to, s.ends?.words ?? null]), [[2000, 5000, "exit code 1"], [7000, 9000, null]]);
+  assert.equal(lane.ticks.length, 5);
+  assert.deepEqual(taskLanes({}, 9000), { from: 9000, to: 9000, lanes: [] });
+});
+
+test("versions that only stop or start are told", () => {
+  const edited = (name) => ({ Type: "Edited", Fields: [{ Type: "Edited", Name: name, Old: "a", New: "b" }] });
+  assert.deepEqual([onlyStops(edited("Stop")), onlyStops(edited("Priority")), onlyStops(null), onlyStops({ Type: "None" })],
+    [true, false, false, false]);
+});
+
+test("the backlog of evaluations by state and trigger", () => {
+  const evals = [{ ID: "e", Status: "blocked", TriggeredBy: "queued-allocs", JobID: "j", NodeID: "" },
+    { ID: "f", Status: "complete", TriggeredBy: "job-register", JobID: "j", NodeID: "" }];
+  assert.deepEqual(backlog(evals), [["blocked", 1, "warn"], ["complete", 1, ""], ["queued-allocs", 1, ""]]);
+  assert.ok(evalWords(evals[0]).includes("queued-allocs"));
+});
+
+test("scores of nodes, the best first", () => {
+  const metrics = { NodesEvaluated: 2, ScoreMetaData: [{ NodeID: "a", NormScore: 0.25, Scores: { binpack: 0.25, "normalized-score": 0.25 } },
+    { NodeID: "b", NormScore: 0.5, Scores: { binpack: 0.5 } }] };
+  const { parts, rows } = scores(metrics);
+  assert.deepEqual([parts, rows.map((r) => [r.id, r.score, r.parts])], [["binpack"], [["b", "0.5", { binpack: "0.5" }], ["a", "0.25", { binpack: "0.25" }]]]);
+  assert.deepEqual(scores(undefined).rows, []);
+});
+
+test("remote runtimes, and ports that are free", () => {
+  const node = { ID: "n", Name: "one", Status: "ready", SchedulingEligibility: "eligible", Drivers: {
+    ssh: { Healthy: true, Remote: { Provider: "p", PoolCPU: 10, PoolMemoryMB: 20 } }, raw_exec: { Healthy: true } },
+  NodeResources: { Cpu: { CpuShares: 100 }, Memory: { MemoryMB: 100 } } };
+  const tasks = [{ Driver: "ssh", Provider: "p", Unmanaged: true }, { Driver: "ecs", Provider: "q" }, { Provider: "" }];
+  assert.deepEqual(providers([node], tasks), [
+    { driver: "ecs", name: "q", nodes: [], tasks: 1, unmanaged: 0, cpu: 0, memory: 0 },
+    { driver: "ssh", name: "p", nodes: ["one"], tasks: 1, unmanaged: 1, cpu: 10, memory: 20 }]);
+  const alloc = { NodeID: "n", JobID: "j", Namespace: "default", ClientStatus: "running", DesiredStatus: "run",
+    AllocatedResources: { Tasks: {}, Shared: { Ports: [{ Value: 8080 }] } } };
+  const [load] = loads([node], [alloc]);
+  assert.deepEqual([room(load, 10, 0), room(load, 10, 0, 8080), room(load, 10, 0, 8081), room(load, 0, 0, 8081)], [10, 0, 1, 1]);
+});
+
+test("a log grows at its end and is cut at its beginning, and what stays is the same object", () => {
+  const lines = (from, to) => Array.from({ length: to - from }, (_, i) => `line ${from + i}\n`).join("");
+  let [log, dropped, all] = [EMPTY, 0, ""];
+  for (let n = 0; n < 60; n += 1) {
+    const more = lines(n * 100, n * 100 + 100);
+    const before = log.blocks;
+    const next = grown(log, more, 20_000);
+    [log, dropped, all] = [next.log, dropped + next.dropped, all + more];
+    assert.equal(whole(log), all.slice(dropped), `after ${n}`);
+    assert.ok(log.size === whole(log).length && log.size <= 20_000 + 8_000);
+    const same = log.blocks.filter((block) => before.includes(block)).length;
+    assert.ok(same >= before.length - 2, "all but the last and a dropped one");
+  }
+  assert.ok(dropped > 0 && log.blocks.slice(0, -1).every((block) => block.text.endsWith("\n")));
+  // More than is kept at once; a line without an end.
+  const huge = grown(log, "x".repeat(50_000), 20_000);
+  assert.equal(whole(huge.log), "x".repeat(20_000));
+  assert.equal(huge.dropped, log.size + 30_000);
+  // A colour goes on in the next block.
+  const red = grown(EMPTY, `\x1b[31m${"y".repeat(79)}\n`.repeat(1) + `${"z".repeat(99)}\n`.repeat(200), 1e6).log;
+  assert.ok(red.blocks.length > 1 && red.blocks.every((block, i) => coloured(block.text, block.style)[0].name === "ansi-red" || i === 0));
+  assert.deepEqual(styleAfter("\x1b[1;32mgo"), { colour: "green", bold: true });
 });

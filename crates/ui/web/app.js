@@ -14,9 +14,13 @@ import { APPLIED, apply, choose, darkNow } from "./lib/settings.js";
 import { Access, AccessOf } from "./pages/access.js";
 import { Exec } from "./pages/exec.js";
 import { Files } from "./pages/files.js";
-import { Evaluations, Job, Jobs } from "./pages/jobs.js";
+import { Job, Jobs } from "./pages/jobs.js";
 import { Servers, Services, Topology } from "./pages/cluster.js";
-import { Allocation, Client, Clients, Remote, Slot } from "./pages/places.js";
+import { Allocation } from "./pages/allocation.js";
+import { Client, Clients } from "./pages/clients.js";
+import { Evaluations } from "./pages/evaluations.js";
+import { Monitor } from "./pages/monitor.js";
+import { Remote, Slot } from "./pages/remote.js";
 import { Login } from "./pages/login.js";
 import { NamespaceOf, Namespaces } from "./pages/namespaces.js";
 import { Run } from "./pages/run.js";
@@ -30,7 +34,8 @@ const PAGES = { jobs: Jobs, run: Run, job: Job, allocation: Allocation, clients:
   slot: Slot, evaluations: Evaluations, login: Login, missing: Missing, servers: Servers, services: Services,
   topology: Topology, variable: Variable, variables: Variables, newVariable: NewVariable, access: Access,
   accessOf: AccessOf, exec: Exec, files: Files, trends: Trends, namespaces: Namespaces,
-  namespaceOf: NamespaceOf, settings: Settings, volume: Volume, volumes: Volumes };
+  namespaceOf: NamespaceOf, settings: Settings, volume: Volume, volumes: Volumes,
+  monitor: Monitor };
 // Title and letter of each page; the letters are Nomad's where it has the page.
 const NAV = [["jobs", "Jobs", "j"], ["remote", "Remote", "m"], ["clients", "Clients", "c"],
   ["servers", "Servers", "s"], ["topology", "Topology", "t"], ["trends", "Last hour", "h"], ["services", "Services", "i"],
@@ -81,13 +86,13 @@ function App({ failed }) {
   useEffect(() => { document.title = `${route.id ?? route.page} – Drover`; }, [at]);
   const flip = () => choose("theme", darkNow() ? "light" : "dark");
   return html`<a class="skip" href="#main">Skip to the page</a>
-    <header><a class="name" href="/ui/jobs">Drover</a><nav aria-label="Pages">${NAV.map(([to, title]) => html`
-      <a href=${`/ui/${to}`} aria-current=${path.startsWith(`/ui/${to}`) ? "page" : null}>${title}</a>`)}</nav>
+    <header><a class="name" href="/ui/jobs">Drover</a><nav aria-label="Pages">${NAV.map(([to, title, letter]) => html`
+      <a href=${`/ui/${to}`} data-letter=${letter} aria-current=${path.startsWith(`/ui/${to}`) ? "page" : null}>${title}</a>`)}</nav>
       <button onClick=${() => search(true)} title="Ctrl+K">Go to</button>
       <button onClick=${flip}>${dark ? "Light" : "Dark"}</button>
       <a href="/ui/settings/user-settings"
       aria-current=${route.page === "settings" ? "page" : null}>Settings</a></header>
-    <${Expiry} /><main id="main"><${PAGES[route.page]} ...${route} failed=${failed}
+    <${Expiry} /><main id="main"><${PAGES[route.page]} ...${route} failed=${failed} pages=${NAV}
       key=${[route.page, route.part, route.namespace, route.id].join(" ")} /></main>
     <${Keyboard} pages=${NAV} route=${route} visit=${visit} />
     ${searches && html`<${Palette} visit=${visit}

@@ -64,7 +64,9 @@ pub(crate) fn check() -> Result<()> {
     wrong.extend(loops::crates_without_a_row(&workspace::members()?, &read("ARCHITECTURE.md")?));
     wrong.extend(metrics::compare(&metrics::in_code(&sources), &metrics::in_page(&read(metrics::PAGE)?)));
     wrong.extend(events::compare(&sources, &read(events::PAGE)?));
-    wrong.extend(parity::compare(&sources, &read(parity::PAGE)?));
+    for table in parity::TABLES {
+        wrong.extend(table.compare(&sources, &read(table.page)?));
+    }
     wrong.extend(survives::compare(&read(survives::PAGE)?, &survives::Known::of(&sources)));
     wrong.extend(advisories::ended(&read("deny.toml")?, &advisories::today()));
     if !wrong.is_empty() {
@@ -95,8 +97,10 @@ pub(crate) fn update() -> Result<()> {
     let page = read(events::PAGE)?;
     fs::write(root.join("ARCHITECTURE.md"), loops::current(&read("ARCHITECTURE.md")?))?;
     fs::write(root.join(events::PAGE), events::current(&sources, &page).unwrap_or(page))?;
-    let page = read(parity::PAGE)?;
-    fs::write(root.join(parity::PAGE), parity::current(&page).unwrap_or(page))?;
+    for table in parity::TABLES {
+        let page = read(table.page)?;
+        fs::write(root.join(table.page), table.current(&page).unwrap_or(page))?;
+    }
     for name in crate::edges::PURE {
         fs::write(root.join(purity::lint_file(name)), purity::LINTS)?;
     }

@@ -226,6 +226,11 @@ pub struct AgentFeatures {
     pub acl: bool,
     /// Metrics come in Prometheus' format as well.
     pub prometheus: bool,
+    /// Commands tell where the page of what they show is.
+    #[serde(rename = "CLIHints")]
+    pub cli_hints: bool,
+    /// This agent reads the past beyond the last hour from a Prometheus.
+    pub history: bool,
     /// The web UI is served.
     #[serde(rename = "UI")]
     pub ui: bool,

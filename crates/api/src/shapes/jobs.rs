@@ -59,6 +59,17 @@ pub struct JobListStub {
     /// Only when asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub meta: Option<Meta>,
+    /// Remote tasks that no node manages now (ours; left out when there is none).
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unmanaged: u32,
+    /// Its deployment has not ended (ours; left out when there is none).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub deploying: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
+fn is_zero(n: &u32) -> bool {
+    *n == 0
 }
 
 /// `GET /v1/job/:id`.

@@ -14,8 +14,9 @@ use http::{HeaderName, HeaderValue};
 use rustix::process::{Resource, getrlimit};
 use serde_json::json;
 use server::{Relay, Server, join::Join};
-use server_http::{Guard, HttpOptions, Limits, LocalNode};
+use server_http::{Guard, History, HttpOptions, Limits, LocalNode};
 use store::{EtcdOptions, Member};
+use tls::Roots;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -357,6 +358,7 @@ fn agent_config(
         "Client": {"Enabled": node.is_some()},
         "Server": {"Enabled": server},
         "ACL": {"Enabled": settings.acl},
+        "UI": {"Enabled": settings.ui, "ShowCLIHints": settings.cli_hints},
         "TLSConfig": tls_config(settings.tls.as_ref()),
         "Audit": {"Enabled": settings.audit.is_some()},
         "Telemetry": {"PrometheusMetrics": settings.prometheus},
@@ -395,13 +397,26 @@ fn http_options(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         agent_config: agent_config(settings, true, client.map(Client::handle).as_ref(), None),
         prometheus: settings.prometheus,
+        history: history(settings)?,
         ui: settings.ui,
+        cli_hints: settings.cli_hints,
         response_headers: response_headers(settings)?,
         guard: guard(settings, http)?,
         exposed,
         tls: settings.tls.clone(),
         ..HttpOptions::default()
     })
+}
+
+/// Where the past beyond the last hour is read.
+fn history(settings: &Settings) -> anyhow::Result<Option<History>> {
+    let Some((url, ca)) = &settings.history else { return Ok(None) };
+    let roots = match ca {
+        Some(file) => Some(Roots::of_file("drover.prometheus_ca_file", file)?),
+        None if url.starts_with("https://") => Some(Roots::of_system()?),
+        None => None,
+    };
+    Ok(Some(History::new(url, roots)))
 }
 
 fn announce(settings: &Settings, server: Option<&Server>, client: Option<&Client>, http: SocketAddr, among: bool) {

@@ -581,6 +581,8 @@ pub(crate) struct Tls {
 pub(crate) struct Ui {
     /// False: nothing is served below `/ui/`.
     pub(crate) enabled: Option<bool>,
+    /// False: commands do not tell where the page of what they show is.
+    pub(crate) show_cli_hints: Option<bool>,
 }
 
 /// Access control.
@@ -705,6 +707,10 @@ pub(crate) struct Own {
     pub(crate) require_join_secret: Option<bool>,
     /// Listen beyond loopback without TLS.
     pub(crate) insecure: Option<bool>,
+    /// URL of the Prometheus that collects the servers' metrics: charts of more than an hour come from there.
+    pub(crate) prometheus_url: Option<String>,
+    /// The file with the authority of its certificate, instead of those that the system trusts.
+    pub(crate) prometheus_ca_file: Option<String>,
 }
 
 /// A mistake in the configuration: where, and what.

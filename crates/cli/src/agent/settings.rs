@@ -19,7 +19,7 @@ use self::{for_node::client_config, for_server::server_config, reader::Reader};
 use super::{
     args::AgentArgs,
     audit::AuditSettings,
-    config::{AgentFile, Mistake, SchedulerDefaults},
+    config::{AgentFile, Mistake, Own, SchedulerDefaults},
     exposure::{self, Listener},
     keyring::KeySources,
     leave::Leave,
@@ -55,8 +55,12 @@ pub(crate) struct Settings {
     pub(crate) http_headers: BTreeMap<String, String>,
     /// Serve Prometheus' text format.
     pub(crate) prometheus: bool,
+    /// The Prometheus with the past beyond the last hour: its URL, and the file with its authority.
+    pub(crate) history: Option<(String, Option<PathBuf>)>,
     /// Serve the web UI.
     pub(crate) ui: bool,
+    /// Commands tell where the page of what they show is.
+    pub(crate) cli_hints: bool,
     /// Level of the log.
     pub(crate) log_level: String,
     /// Log as JSON.
@@ -170,6 +174,7 @@ pub(crate) fn settings(
             r.wrong(format!("drover.http_hosts holds host names, *.DOMAIN or \"*\", not {name:?}"));
         }
     }
+    let history = history(&mut r, &file);
     let leave = leave(&mut r, &file);
     let log_file = log_file(&mut r, &file);
     let audit = audit::read(&mut r, &file.audit, &data_dir);
@@ -204,7 +209,9 @@ pub(crate) fn settings(
         tls,
         http_headers: file.http_api_response_headers,
         prometheus: file.telemetry.prometheus_metrics.unwrap_or(dev),
+        history,
         ui: file.ui.enabled.unwrap_or(true),
+        cli_hints: file.ui.show_cli_hints.unwrap_or(true),
         log_level,
         log_json: args.log_json || file.log_json.unwrap_or(false),
         name,
@@ -259,6 +266,19 @@ fn log_file(r: &mut Reader, file: &AgentFile) -> Option<Rotation> {
     // The agent's working directory may be another one when the file is put aside.
     let path = std::path::absolute(&path).unwrap_or(path);
     Some(Rotation { path, age, bytes: file.log_rotate_bytes.unwrap_or(0), keep })
+}
+
+fn history(r: &mut Reader, file: &AgentFile) -> Option<(String, Option<PathBuf>)> {
+    let Own { prometheus_url: url, prometheus_ca_file: ca, .. } = &file.drover;
+    if ca.is_some() && url.is_none() {
+        r.wrong("drover.prometheus_ca_file says nothing without drover.prometheus_url".into());
+    }
+    let url = url.as_ref()?;
+    let host = ["http://", "https://"].iter().find_map(|scheme| url.strip_prefix(scheme));
+    if host.is_none_or(|host| host.is_empty() || host.contains(['?', '#', '@', ' '])) {
+        r.wrong(format!("drover.prometheus_url must be http://HOST:PORT or https://HOST:PORT, it is {url:?}"));
+    }
+    Some((url.clone(), ca.as_ref().map(PathBuf::from)))
 }
 
 fn leave(r: &mut Reader, file: &AgentFile) -> Leave {

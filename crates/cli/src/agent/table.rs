@@ -116,6 +116,8 @@ pub(crate) const TABLE: &[Row] = &[
     row("drover.join_secret_file", Text, Works),
     row("drover.require_join_secret", Bool, Works),
     row("drover.insecure", Bool, Works),
+    row("drover.prometheus_url", Text, Works),
+    row("drover.prometheus_ca_file", Text, Works),
     row("ports", Block, Works),
     row("ports.http", Int, Works),
     row("ports.rpc", Int, Works),
@@ -534,7 +536,7 @@ pub(crate) const TABLE: &[Row] = &[
 
     row("ui", Block, Works),
     row("ui.enabled", Bool, Works),
-    row("ui.show_cli_hints", Bool, Idle(UI)),
+    row("ui.show_cli_hints", Bool, Works),
     row("ui.content_security_policy", Block, Idle(UI)),
     row("ui.content_security_policy.connect_src", Texts, Idle(UI)),
     row("ui.content_security_policy.default_src", Texts, Idle(UI)),

@@ -135,13 +135,13 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         Command::Status { api, shape, short, stats, also, id: Some(id) } => {
             let conn = api.conn()?;
             let alloc = allocation(&conn, Operand::new(&id, Intent::Read)).await?;
-            also.open(&conn, &alloc_page(&alloc.id.to_string()));
+            also.open(&conn, &alloc_page(&alloc.id.to_string())).await;
             super::alloc_show::show(&conn, &shape, &alloc.id.to_string(), Parts { short, stats }).await
         }
         Command::Status { api, shape, also, id: None, .. } => {
             let conn = api.conn()?;
             // There is no page of all allocations.
-            also.open(&conn, "jobs");
+            also.open(&conn, "jobs").await;
             if shape.format.wanted() {
                 return conn.show(&shape.format, call::allocs().in_namespace("*")).await;
             }

@@ -93,13 +93,13 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         Command::Status { api, shape, id: None, also, .. } => {
             let conn = api.conn()?;
             // There is no page of all deployments.
-            also.open(&conn, "jobs");
+            also.open(&conn, "jobs").await;
             list(&conn, &shape, &Page::default()).await
         }
         Command::Status { api, shape, id: Some(id), monitor, also, .. } => {
             let conn = api.conn()?;
             let found = find(&conn, &id).await?;
-            also.open(&conn, &deployments_page(&found));
+            also.open(&conn, &deployments_page(&found)).await;
             if monitor {
                 return super::monitor::follow_deployment(&conn, found.id, &shape).await;
             }

@@ -75,18 +75,18 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         Command::Explain(args) => super::eval_explain::run(args).await,
         Command::List { api, shape, page, job, status, also } => {
             let conn = api.conn()?;
-            also.open(&conn, "evaluations");
+            also.open(&conn, "evaluations").await;
             list(&conn, &shape, &page, job.as_deref(), status.as_deref()).await
         }
         Command::Status { api, shape, id: None, also, .. } => {
             let conn = api.conn()?;
-            also.open(&conn, "evaluations");
+            also.open(&conn, "evaluations").await;
             list(&conn, &shape, &Page::default(), None, None).await
         }
         Command::Status { api, shape, id: Some(id), monitor, also } => {
             let conn = api.conn()?;
             let eval = find(&conn, &id).await?;
-            also.open(&conn, &eval_page(&eval.id.to_string()));
+            also.open(&conn, &eval_page(&eval.id.to_string())).await;
             if monitor {
                 return super::monitor::follow(&conn, eval.id, &shape).await;
             }

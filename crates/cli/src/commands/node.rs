@@ -246,7 +246,7 @@ async fn status(args: Status) -> Result<ExitCode> {
     let conn = args.api.conn()?;
     if args.id.is_some() || args.this {
         let node = resolve::node_or_own(&conn, args.id.as_deref(), args.this).await?;
-        args.also.open(&conn, &node_page(&node.id.to_string()));
+        args.also.open(&conn, &node_page(&node.id.to_string())).await;
         if args.if_lost {
             return if_lost(&conn, &node, &args).await;
         }
@@ -255,7 +255,7 @@ async fn status(args: Status) -> Result<ExitCode> {
         }
         return super::node_show::show(&conn, &node, &args).await;
     }
-    args.also.open(&conn, "clients");
+    args.also.open(&conn, "clients").await;
     let nodes = call::nodes().with_some("os", args.os.then_some(true));
     if args.shape.format.wanted() {
         Page::rest(&args.page.show(&conn, &args.shape.format, nodes).await?);

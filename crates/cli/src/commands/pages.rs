@@ -1,8 +1,11 @@
 //! Pages of the web UI: the path of each object's, and how a browser gets there.
 
-use std::process::{Command, Stdio};
+use std::{
+    io::IsTerminal as _,
+    process::{Command, Stdio},
+};
 
-use api::query::percent_encode;
+use api::{call, query::percent_encode};
 use model::Deployment;
 
 use crate::{conn::Conn, output};
@@ -24,12 +27,47 @@ impl Also {
         self.ui
     }
 
-    /// Opens the page at a path below `/ui/`. Whoever has no browser is told where it is.
-    pub(crate) fn open(&self, conn: &Conn, path: &str) {
+    /// Opens the page at a path below `/ui/`, if it is asked for, and tells where it is. Whoever has no browser is told in
+    /// any case.
+    pub(crate) async fn open(&self, conn: &Conn, path: &str) {
         let url = format!("{}/ui/{path}", conn.address());
-        if self.ui && (url.starts_with("unix:") || !open(&url)) {
+        let browsable = !url.starts_with("unix:");
+        if self.ui && !(browsable && open(&url)) {
             output::note(&format!("found nothing that opens a browser; the page is {url}"));
+        } else if browsable && hints(asked(), std::io::stderr().is_terminal(), conn).await {
+            output::note(&format!("==> View this in the Web UI: {url}"));
         }
+    }
+}
+
+/// What the environment says of hints: DROVER_CLI_SHOW_HINTS or NOMAD_CLI_SHOW_HINTS.
+fn asked() -> Option<bool> {
+    let names = ["DROVER_CLI_SHOW_HINTS", "NOMAD_CLI_SHOW_HINTS"];
+    let (name, value) =
+        names.iter().find_map(|name| Some((name, std::env::var(name).ok().filter(|v| !v.is_empty())?)))?;
+    let read = truth(&value);
+    if read.is_none() {
+        output::note(&format!("{name} must be true or false, it is {value:?}"));
+    }
+    read
+}
+
+/// The words that a stock command line takes for a truth value.
+fn truth(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// Whether the person is told where the page is: as the environment says; without it on a terminal, where the agent has
+/// the page and no objection (`ui { show_cli_hints }`).
+async fn hints(asked: Option<bool>, terminal: bool, conn: &Conn) -> bool {
+    match asked {
+        Some(asked) => asked,
+        None if terminal => conn.ask(call::agent_features()).await.is_ok_and(|agent| agent.ui && agent.cli_hints),
+        None => false,
     }
 }
 
@@ -72,4 +110,16 @@ pub(crate) fn eval_page(id: &str) -> String {
 /// Path of a variable's page.
 pub(crate) fn variable_page(path: &str, namespace: &str) -> String {
     format!("variables/var/{}", percent_encode(&format!("{path}@{namespace}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn truth_is_read_as_a_stock_command_line_reads_it() {
+        for (text, read) in [("1", Some(true)), ("True", Some(true)), ("f", Some(false)), ("yes", None), ("", None)] {
+            assert_eq!(truth(text), read, "{text:?}");
+        }
+    }
 }

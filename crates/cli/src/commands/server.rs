@@ -30,7 +30,7 @@ pub(crate) enum Command {
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     let Command::Members { api, format, detailed, also } = command;
     let conn = api.conn()?;
-    also.open(&conn, "servers");
+    also.open(&conn, "servers").await;
     let members: Value = conn.ask(call::agent_members().reading()).await?;
     if format.wanted() {
         format.print(&members)?;

@@ -67,12 +67,12 @@ pub(crate) async fn found(conn: &Conn, id: &str) -> Result<Found> {
 pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     let conn = args.api.conn()?;
     let Some(id) = &args.id else {
-        args.also.open(&conn, "jobs");
+        args.also.open(&conn, "jobs").await;
         return super::job::list(&conn, &args.shape).await;
     };
     let found = found(&conn, id).await?;
     if args.also.wanted() {
-        args.also.open(&conn, &page_of(&conn, &found).await?);
+        args.also.open(&conn, &page_of(&conn, &found).await?).await;
     }
     let Found { context, id } = found;
     match context.as_str() {

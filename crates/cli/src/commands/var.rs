@@ -158,7 +158,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             let form = out.form(Form::Table)?;
             let conn = one_namespace(&api)?;
             let variable = read(&conn, &path).await?;
-            also.open(&conn, &variable_page(&variable.path, variable.namespace.as_str()));
+            also.open(&conn, &variable_page(&variable.path, variable.namespace.as_str())).await;
             match item {
                 Some(key) => print_item(&variable, &key)?,
                 None => out.print(form, &variable)?,
@@ -170,7 +170,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             let form = out.unwrap_or(default);
             var_show::fits(form == ListForm::GoTemplate, template.as_deref())?;
             let conn = api.conn()?;
-            also.open(&conn, "variables");
+            also.open(&conn, "variables").await;
             list(&conn, &page, form, template.as_deref(), prefix.as_deref()).await
         }
         Command::Purge { api, check_index, path } => {
@@ -252,7 +252,7 @@ async fn put(args: Put) -> Result<ExitCode> {
     ));
     let call = call::variable_put(&variable.path, &variable).with_some("cas", cas);
     let written = conn.ask(call).await.map_err(|error| explained(error, &variable.path, cas, true))?;
-    args.also.open(&conn, &variable_page(&written.path, written.namespace.as_str()));
+    args.also.open(&conn, &variable_page(&written.path, written.namespace.as_str())).await;
     for warning in written.items.iter().flatten().filter_map(|(key, _)| var_spec::needs_index(key)) {
         output::note(&format!("Warning: {warning}"));
     }

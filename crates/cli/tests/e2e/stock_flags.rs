@@ -53,6 +53,13 @@ fn pages_open_beside_what_is_shown() {
         let url = fs::read_to_string(&opened).expect("a file");
         assert_eq!(url.trim_end(), format!("{}/ui/{page}", agent.address()), "{args:?}");
     }
+    // Whoever reads is told where the page is, as the environment says; scripts are not.
+    for (hints, told) in [("1", true), ("0", false), ("", false)] {
+        let out = with(&agent, &[("NOMAD_CLI_SHOW_HINTS", hints)], &["job", "status", "hello"]);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        let url = format!("==> View this in the Web UI: {}/ui/jobs/hello%40default", agent.address());
+        assert_eq!(said.contains(&url), told, "{hints:?}: {said}");
+    }
     // Nobody opens it: the command does what it does, and says where the page is.
     let out = with(&agent, &[("PATH", "/nowhere")], &["job", "status", "-ui", "hello"]);
     let said = String::from_utf8_lossy(&out.stderr).into_owned();

@@ -25,11 +25,22 @@ function styled(style, codes) {
 
 const named = ({ colour, bold }) => [colour && `ansi-${colour}`, bold && "ansi-bold"].filter(Boolean).join(" ");
 
-/** `[{text, name}]` of a text: neighbours differ in the names of their classes. */
-export function coloured(text) {
-  if (!text.includes("\x1b")) return text ? [{ text, name: "" }] : [];
+const PLAIN = { colour: "", bold: false };
+
+/** The style of what follows a text that begins with a style. */
+export function styleAfter(text, begins = PLAIN) {
+  let style = begins;
+  if (text.includes("\x1b")) {
+    for (const found of text.matchAll(ESCAPES)) if (found[2] === "m") style = styled(style, found[1]);
+  }
+  return style;
+}
+
+/** `[{text, name}]` of a text that begins with a style: neighbours differ in the names of their classes. */
+export function coloured(text, begins = PLAIN) {
+  if (!text.includes("\x1b")) return text ? [{ text, name: named(begins) }] : [];
   const out = [];
-  let style = { colour: "", bold: false };
+  let style = begins;
   let from = 0;
   const add = (part) => {
     const [last, name] = [out[out.length - 1], named(style)];

@@ -9,12 +9,14 @@ export class Refused extends Error {
   constructor(status, text) { super(text || `the server answered ${status}`); this.status = status; }
 }
 
+const AWAY = "The agent does not answer. Does it run, and does this machine reach it?";
+
 export async function ask(path, { method = "GET", body, signal } = {}) {
   const headers = token() ? { "X-Nomad-Token": token() } : {};
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const sent = fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
   const reply = await sent.catch((error) => {
-    throw signal?.aborted ? error : new Error("The agent does not answer. Does it run, and does this machine reach it?");
+    throw signal?.aborted ? error : new Error(AWAY);
   });
   if (!reply.ok) throw new Refused(reply.status, await reply.text());
   return reply;
@@ -50,11 +52,15 @@ function useWhileSeen(key, follow) {
   return got;
 }
 
-/** What a page waits with until there is news of these topics; null where no event tells of them. */
-function newsOf(topics, signal) {
+/**
+ * What a page waits with until there is news of these topics; null where no event tells of them. `silent` is called when
+ * the stream should have shown that it lives, and has not.
+ */
+function newsOf(topics, signal, silent) {
   if (!topics.length) return null;
   let [news, state, woken] = [false, "", () => {}];
   const end = listen((heard, now) => {
+    if (now === "silent" && state !== "silent") silent();
     state = now;
     if (now === "refused" || heard.some((topic) => topic === "*" || topics.includes(topic))) { news = true; woken(); }
   });
@@ -73,7 +79,8 @@ function newsOf(topics, signal) {
  */
 export function useLive(paths, few = paths) {
   return useWhileSeen(paths.join("\n"), async (signal, set) => {
-    const news = newsOf(topicsOf(paths), signal);
+    const late = () => set((old) => ({ ...old, error: old.error ?? new Error(AWAY), stale: old.stale || Date.now() }));
+    const news = newsOf(topicsOf(paths), signal, late);
     let index = 0;
     let tries = 0;
     let short = few !== paths;

@@ -20,3 +20,9 @@ export function lines(diff) {
   if (diff) block(diff, "job", 0, out);
   return out.map((line) => ({ ...line, mark: MARK[line.kind] ?? " " }));
 }
+
+/** Whether all that a version has changed is that the job was stopped or started. */
+export function onlyStops(diff) {
+  const all = diff ? lines(diff).filter((line) => line.depth > 0) : [];
+  return all.length > 0 && all.every((line) => line.name === "Stop");
+}

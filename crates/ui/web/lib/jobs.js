@@ -10,11 +10,18 @@ export function tally(job) {
   return sum;
 }
 
+/** How many allocations a job wants now, whatever has become of them. */
+export function wanted(job) {
+  const n = tally(job);
+  return job.Stop || job.Status === "dead" ? 0 : n.Running + n.Starting + n.Queued + n.Unknown;
+}
+
 /** What a person looks for, as `[word, class, count]`, the worst first. */
 export const faults = remembered((job) => {
   const n = tally(job);
   return [["not placed", "warn", n.Queued], ["failed", "bad", n.Failed], ["lost", "bad", n.Lost],
-    ["unknown", "warn", n.Unknown], ["starting", "idle", n.Starting]].filter(([, , count]) => count > 0);
+    ["unknown", "warn", n.Unknown], ["unmanaged", "warn", job.Unmanaged ?? 0], ["deploying", "idle", job.Deploying ? 1 : 0],
+    ["starting", "idle", n.Starting]].filter(([, , count]) => count > 0);
 });
 
 /** How many jobs of a list have each fault, as `[word, count]`. */

@@ -6,7 +6,8 @@ export const TOGETHER_MS = 1000;
 /** Keys that mean the same on each page, for the list of them. */
 export const EVERYWHERE = [["/", "Filter"], ["j", "Next row"], ["k", "Previous row"], ["Enter", "Open the row"],
   ["u", "Up"], ["Shift →", "Next tab"], ["Shift ←", "Previous tab"], ["Shift ↓", "Next page"],
-  ["Shift ↑", "Previous page"], ["Ctrl K", "Go to anything"], ["?", "These keys"]];
+  ["Shift ↑", "Previous page"], ["Ctrl K", "Go to anything"], ["Shift 0 1", "Open row 1"],
+  ["Shift", "Held: show keys"], ["?", "These keys"]];
 
 /**
  * The meaning of `key` after `before`, which is empty where that was too long ago: one of `{go: path}`, `{step: rows}`,
@@ -25,4 +26,15 @@ export function meaning(before, key, shift, pages, here) {
   if (before && here.includes(before + key)) return { press: before + key };
   if (here.includes(key)) return { press: key };
   return { "?": { help: true }, "/": { find: true }, j: { step: 1 }, k: { step: -1 }, u: { up: true } }[key] ?? null;
+}
+
+/**
+ * The row that two digits with Shift open: `{begun}` after the first one, `{open: number}` after both, null for all else.
+ * `before` is what the first one has begun.
+ */
+export function rowOf(before, code, shift) {
+  const digit = /^Digit(\d)$/.exec(code ?? "")?.[1];
+  if (!shift || !digit) return null;
+  const first = /^row (\d)$/.exec(before)?.[1];
+  return first ? { open: Number(first + digit) } : { begun: `row ${digit}` };
 }

@@ -27,6 +27,7 @@ export function loads(nodes, allocs) {
       cpu: sum(here.map((a) => taken(a).cpu)), memory: sum(here.map((a) => taken(a).memory)),
       cpuTotal: (all.Cpu?.CpuShares ?? 0) - (kept.Cpu?.CpuShares ?? 0),
       memoryTotal: (all.Memory?.MemoryMB ?? 0) - (kept.Memory?.MemoryMB ?? 0),
+      ports: new Set(here.flatMap(portsOf)),
       jobs: [...jobs].map(([key, count]) => [...JSON.parse(key), count]).sort((a, b) => b[2] - a[2]) };
   };
   const part = (n) => Math.max(n.cpu / Math.max(1, n.cpuTotal), n.memory / Math.max(1, n.memoryTotal));
@@ -44,10 +45,40 @@ export function byDatacenter(nodes) {
   return [...all.values()].sort((a, b) => a.name.localeCompare(b.name));
 }
 
-/** How often something of this size fits a node beside what it has; 0 where the node takes no work. */
-export function room(node, cpu, memory) {
-  if (!node.takes || !(cpu > 0 || memory > 0)) return 0;
+/** The ports of its host that an allocation has. */
+const portsOf = (alloc) => (alloc.AllocatedResources?.Shared?.Ports ?? []).map((p) => p.Value);
+
+/** Remote runtimes: who reaches them and what is there, `{driver, name, nodes, tasks, unmanaged, cpu, memory}`. */
+export function providers(nodes, tasks) {
+  const all = new Map();
+  const at = (driver, name) => {
+    const key = JSON.stringify([driver, name]);
+    if (!all.has(key)) all.set(key, { driver, name, nodes: [], tasks: 0, unmanaged: 0, cpu: 0, memory: 0 });
+    return all.get(key);
+  };
+  for (const node of nodes.filter((n) => n.Status === "ready")) {
+    for (const [driver, info] of Object.entries(node.Drivers ?? {}).filter(([, d]) => d.Healthy && d.Remote)) {
+      const one = at(driver, info.Remote.Provider);
+      one.nodes.push(node.Name);
+      [one.cpu, one.memory] = [info.Remote.PoolCPU ?? 0, info.Remote.PoolMemoryMB ?? 0];
+    }
+  }
+  for (const task of tasks.filter((t) => t.Provider)) {
+    const one = at(task.Driver, task.Provider);
+    one.tasks += 1;
+    if (task.Unmanaged) one.unmanaged += 1;
+  }
+  return [...all.values()].sort((a, b) => a.driver.localeCompare(b.driver) || a.name.localeCompare(b.name));
+}
+
+/**
+ * How often something of this size fits a node beside what it has, once where it wants a port that is free there; 0 where
+ * the node takes no work.
+ */
+export function room(node, cpu, memory, port = 0) {
+  if (!node.takes || !(cpu > 0 || memory > 0 || port > 0)) return 0;
+  if (port > 0 && node.ports.has(port)) return 0;
   const times = [[node.cpuTotal - node.cpu, cpu], [node.memoryTotal - node.memory, memory]]
     .filter(([, wanted]) => wanted > 0).map(([left, wanted]) => Math.floor(left / wanted));
-  return Math.max(0, Math.min(...times));
+  return Math.max(0, Math.min(...times, ...(port > 0 ? [1] : [])));
 }

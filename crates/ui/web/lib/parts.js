@@ -58,31 +58,37 @@ export function Table({ heads, rows, row, none }) {
 export const Search = ({ value, onInput }) => html`<input type="search" value=${value} aria-label="Filter"
   placeholder="Filter ( / )" onInput=${(e) => onInput(e.target.value)} />`;
 
-/** The filter of a list: it is in the address, so that a link shows the same. */
-export function useFilter() {
-  const [value, set] = useState(new URLSearchParams(location.search).get("q") ?? "");
+/** A part of what is shown that is in the address, so that a link shows the same. `first` is left out of it. */
+export function useParam(name, first = "") {
+  const [value, set] = useState(new URLSearchParams(location.search).get(name) ?? first);
   return [value, (next) => {
     set(next);
     const url = new URL(location.href);
-    if (next) url.searchParams.set("q", next); else url.searchParams.delete("q");
+    if (next && next !== first) url.searchParams.set(name, next); else url.searchParams.delete(name);
     history.replaceState(null, "", url);
   }];
 }
 
-/** A button that asks first, and shows what the server says. */
-export function Act({ label, question, run, danger }) {
+/** The filter of a list. */
+export const useFilter = () => useParam("q");
+
+/** A button that asks first, and shows what the server says. `typed` is what a person must type before. */
+export function Act({ label, question, run, danger, typed = "" }) {
   const [open, set] = useState(false);
   const [said, say] = useState(null);
   const [busy, work] = useState(false);
+  const [text, type] = useState("");
   const go = async () => {
     work(true);
     try { await run(); set(false); say(null); } catch (error) { say(error); }
     work(false);
   };
-  return html`<button class=${danger ? "danger" : ""} onClick=${() => set(true)}>${label}</button>
+  return html`<button class=${danger ? "danger" : ""} onClick=${() => { type(""); set(true); }}>${label}</button>
     ${open && html`<${Dialog} close=${() => set(false)}><p>${plain(question)}</p>
       ${said && html`<${Problem} error=${said} />`}
-      <p class="tools"><button class=${danger ? "danger" : ""} disabled=${busy} onClick=${go}>${label}</button>
+      ${typed && html`<p class="tools"><label>Type ${plain(typed)} to go on <input aria-label="What to type" value=${text}
+        onInput=${(e) => type(e.target.value)} /></label></p>`}
+      <p class="tools"><button class=${danger ? "danger" : ""} disabled=${busy || text !== typed} onClick=${go}>${label}</button>
       <button onClick=${() => set(false)}>Leave it</button></p><//>`}`;
 }
 

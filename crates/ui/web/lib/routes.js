@@ -25,7 +25,9 @@ export function parse(path, query = "") {
     if (below.length) return { page: "files", id, path: `/${below[0].join("/")}` };
     return { page: "allocation", id, task: rest[0] ?? "", tab: rest[1] === "logs" ? "logs" : "" };
   }
-  if (first === "clients" && id) return { page: "client", id };
+  if (first === "clients" && id) return rest[0] === "monitor" ? { page: "monitor", part: "node", id } : { page: "client", id };
+  if (first === "servers" && id && rest[0] === "monitor") return { page: "monitor", part: "server", id };
+  if (first === "evaluations") return { page: "evaluations", id: id ?? params.get("currentEval") ?? "" };
   if (first === "remote" && parts.length > 1) return { page: "slot", id: parts.slice(1).join("/") };
   if (first === "settings" && id === "tokens") return { page: "login" };
   if (first === "settings") return { page: "settings" };
@@ -49,8 +51,7 @@ export function parse(path, query = "") {
       task: rest[1] ?? "", alloc: params.get("allocation") ?? "" };
   }
   if (first === "servers") return { page: "servers" };
-  const known = { jobs: "jobs", clients: "clients", remote: "remote", evaluations: "evaluations",
-    services: "services", storage: "volumes", administration: "access", topology: "topology", trends: "trends",
+  const known = { jobs: "jobs", clients: "clients", remote: "remote", services: "services", storage: "volumes", administration: "access", topology: "topology", trends: "trends",
     variables: "variables" };
   return { page: known[first] ?? "missing" };
 }
@@ -66,7 +67,11 @@ export const filesHref = (id, path) => `${allocHref(id)}/fs/${path.split("/").fi
 /** A terminal in a task of an allocation; `a` names its job, namespace and group. */
 export const execHref = (a, task) => `/ui/exec/${[a.JobID, a.TaskGroup, task].map(encodeURIComponent).join("/")}?` +
   new URLSearchParams({ namespace: a.Namespace, allocation: a.ID.slice(0, 8) });
+export const evalHref = (id) => `/ui/evaluations?${new URLSearchParams({ currentEval: id })}`;
+/** The log of a node's or a server's agent. */
+export const monitorHref = (part, id) => `/ui/${part === "node" ? "clients" : "servers"}/${encodeURIComponent(id)}/monitor`;
 export const nodeHref = (id) => `/ui/clients/${encodeURIComponent(id)}`;
+export const remoteHref = (filter) => `/ui/remote?${new URLSearchParams({ q: filter })}`;
 export const slotHref = (slot) => `/ui/remote/${slot.split("/").map(encodeURIComponent).join("/")}`;
 export const volumeHref = (id, namespace) => `/ui/storage/volumes/dynamic/${encodeURIComponent(`${id}@${namespace}`)}`;
 export const variableHref = (path, namespace) => `/ui/variables/var/${encodeURIComponent(`${path}@${namespace}`)}`;

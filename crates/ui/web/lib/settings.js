@@ -31,3 +31,10 @@ export function choose(name, value) {
   localStorage.setItem(`drover-${name}`, value);
   apply();
 }
+
+/** The letters that were chosen for what keys mean, by the id of the meaning: see `letters.js`. */
+export function letters() {
+  try { return JSON.parse(localStorage.getItem("drover-letters")) ?? {}; } catch { return {}; }
+}
+
+export const chooseLetters = (chosen) => localStorage.setItem("drover-letters", JSON.stringify(chosen));

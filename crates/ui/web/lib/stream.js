@@ -7,13 +7,16 @@ import { sharedName } from "./topics.js";
 const GATHER_MS = 200;
 /** How long a tab keeps the stream without a listener. */
 const LINGER_MS = 2000;
-/** A stream that says nothing for so long has missed three of its signs of life. */
+/** A stream shows every thirty seconds that it lives: one that says nothing for so long does not. */
 const SILENT_MS = 35_000;
 /** Answers that another try does not change. */
 const REFUSED = [400, 401, 403, 404, 501];
 const PATH = "/v1/event/stream?topic=*&namespace=*&payload=none";
 
-/** State of the stream that this tab hears: `""` = not known yet, `open`, or `refused` = this token may not. */
+/**
+ * State of the stream that this tab hears: `""` = not known yet, `open`, `silent` = it was open and says nothing any more,
+ * or `refused` = this token may not.
+ */
 let shared = null;
 
 class Shared {
@@ -65,7 +68,10 @@ class Shared {
     let topics = new Set();
     let timer = 0;
     for (;;) {
-      const silent = setTimeout(() => reader.cancel(), SILENT_MS);
+      const silent = setTimeout(() => {
+        this.tell({ state: "silent" });
+        reader.cancel();
+      }, SILENT_MS);
       const { done, value } = await reader.read().finally(() => clearTimeout(silent));
       if (done) return;
       const lines = (rest + value).split("\n");

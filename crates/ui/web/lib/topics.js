@@ -1,8 +1,8 @@
 // Which events of the cluster concern what a path shows. Pure.
 
 const OF = [
-  ["/v1/jobs", ["Job", "Allocation", "Evaluation", "Deployment"]],
-  ["/v1/job/", ["Job", "Allocation", "Evaluation", "Deployment", "Service"]],
+  ["/v1/jobs", ["Job", "Allocation", "Evaluation", "Deployment", "RemoteTask"]],
+  ["/v1/job/", ["Job", "Allocation", "Evaluation", "Deployment", "Service", "RemoteTask"]],
   ["/v1/allocation", ["Allocation"]],
   ["/v1/deployment", ["Deployment", "Allocation"]],
   ["/v1/evaluation", ["Evaluation"]],

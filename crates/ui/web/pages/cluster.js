@@ -1,11 +1,10 @@
 // What the whole cluster shares: servers, services, and how full the nodes are.
-import { useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { useLive } from "../lib/api.js";
 import { plain } from "../lib/format.js";
-import { allocHref, jobHref, nodeHref } from "../lib/routes.js";
-import { byDatacenter, loads, room } from "../lib/loads.js";
-import { Cli, Loaded, Search, State, Table, Title, useFilter } from "../lib/parts.js";
+import { allocHref, jobHref, monitorHref, nodeHref, remoteHref } from "../lib/routes.js";
+import { byDatacenter, loads, providers, room } from "../lib/loads.js";
+import { Cli, Loaded, Search, State, Table, Title, useFilter, useParam } from "../lib/parts.js";
 
 export function Servers() {
   const live = useLive(["/v1/agent/members", "/v1/status/leader"]);
@@ -13,7 +12,8 @@ export function Servers() {
     rows=${given.Members ?? []} heads=${["Server", "State", "Role", "Address", "*Release", "*Region"]}
     none="No server is known." row=${(m) => {
       const rpc = `${m.Addr}:${m.Tags?.port ?? m.Port}`;
-      return html`<tr key=${m.Name}><td class="name">${plain(m.Name)}</td><td><${State} word=${m.Status} /></td>
+      return html`<tr key=${m.Name}><td class="name"><a href=${monitorHref("server", m.Name)}
+      title="The log of its agent">${plain(m.Name)}</a></td><td><${State} word=${m.Status} /></td>
       <td>${rpc === leader ? html`<b>leads</b>` : html`<span class="soft">follows</span>`}</td>
       <td class="num">${plain(rpc)}</td><td class="wide">${plain(m.Tags?.build)}</td>
       <td class="wide">${plain(m.Tags?.region)}</td></tr>`; }} />`}<//>
@@ -46,19 +46,22 @@ export function ServicesOf({ id, namespace }) {
 
 /** Where is room? One bar for cpu and one for memory of each node; a size that is typed is looked for in all. */
 export function Topology() {
-  const live = useLive(["/v1/nodes?resources=true", "/v1/allocations?namespace=*&resources=true&task_states=false"]);
+  const live = useLive(["/v1/nodes?resources=true", "/v1/allocations?namespace=*&resources=true&task_states=false",
+    "/v1/remote/tasks?namespace=*"]);
   const [filter, setFilter] = useFilter();
-  const [cpu, setCpu] = useState("");
-  const [memory, setMemory] = useState("");
+  const [cpu, setCpu] = useParam("cpu");
+  const [memory, setMemory] = useParam("memory");
+  const [port, setPort] = useParam("port");
   const wanted = filter.toLowerCase();
   const size = (label, value, set) => html`<label>${label} <input type="number" min="0" aria-label=${label} value=${value}
     onInput=${(e) => set(e.target.value)} /></label>`;
   return html`<${Title}>Topology<//><div class="tools"><${Search} value=${filter} onInput=${setFilter} />
-    ${size("Fits MHz", cpu, setCpu)}${size("and MiB", memory, setMemory)}</div>
-    <${Loaded} live=${live}>${([nodes, allocs]) => {
+    ${size("Fits MHz", cpu, setCpu)}${size("and MiB", memory, setMemory)}
+    ${size("and port", port, setPort)}</div>
+    <${Loaded} live=${live}>${([nodes, allocs, tasks]) => {
       const all = loads(nodes, allocs);
-      const looks = Number(cpu) > 0 || Number(memory) > 0;
-      const fits = (n) => room(n, Number(cpu), Number(memory));
+      const looks = [cpu, memory, port].some((n) => Number(n) > 0);
+      const fits = (n) => room(n, Number(cpu), Number(memory), Number(port));
       const rows = all.filter((n) => `${n.name} ${n.pool} ${n.datacenter} ${n.jobs.map(([job]) => job).join(" ")}`
         .toLowerCase().includes(wanted) && (!looks || fits(n) > 0));
       const total = rows.reduce((sum, n) => sum + (looks ? fits(n) : 0), 0);
@@ -75,11 +78,17 @@ export function Topology() {
         <td><${Bar} used=${n.memory} of=${n.memoryTotal} unit="MiB" /></td>
         <td>${n.jobs.map(([job, ns, count]) => html`<a class=${wanted && job.toLowerCase().includes(wanted) ? "marked" : ""}
           href=${jobHref(job, ns)}>${plain(job)}</a> × ${count} `)}</td>
-        <td class="wide">${plain(n.pool)}</td><td class="wide">${plain(n.datacenter)}</td></tr>`} />`;
+        <td class="wide">${plain(n.pool)}</td><td class="wide">${plain(n.datacenter)}</td></tr>`} />
+        ${providers(nodes, tasks).length > 0 && html`<h2>Remote runtimes</h2>`}${providers(nodes, tasks).map((p) => html`<div
+          class="box" key=${`${p.driver} ${p.name}`}><b>${plain(p.driver)}</b> ${plain(p.name)}: <a href=${remoteHref(p.driver)}>${
+          p.tasks} ${p.tasks === 1 ? "task" : "tasks"}</a>, ${p.unmanaged > 0 && html`<span class="warn">${p.unmanaged}
+          unmanaged, </span>`}reached by ${p.nodes.length ? plain(p.nodes.join(", ")) : html`<b class="bad">no node</b>`}${
+          p.cpu > 0 ? `, ${p.cpu} MHz and ${p.memory} MiB in all` : ""}</div>`)}`;
     }}<//><${Cli} line="drover node status -allocs" raw="/v1/nodes?resources=true" />`;
 }
 
-const Bar = ({ used, of, unit }) => {
+/** How much of something is taken, as a bar and in numbers. */
+export const Bar = ({ used, of, unit }) => {
   const part = of > 0 ? Math.min(1, used / of) : 0;
   return html`<svg class="fill" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">
     <rect class="rest" width="100" height="10" rx="2" /><rect class=${part > 0.9 ? "full" : "used"} height="10" rx="2"

@@ -2,22 +2,27 @@ import { useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { useLive, write } from "../lib/api.js";
 import { plain, unplaced } from "../lib/format.js";
+import { delays, verdict } from "../lib/slots.js";
 import { allocWords, newestFirst, talking } from "../lib/allocs.js";
-import { faults, faulty, folded, tally, unfolded, words } from "../lib/jobs.js";
+import { faults, faulty, folded, tally, unfolded, wanted, words } from "../lib/jobs.js";
 import { allocHref, editHref, jobHref, nodeHref } from "../lib/routes.js";
 import { Children } from "./children.js";
 import { ServicesOf } from "./cluster.js";
 import { Definition } from "./definition.js";
 import { Deployments } from "./deployments.js";
-import { Act, Age, Cli, Diff, Loaded, Search, State, Table, Title, useFilter } from "../lib/parts.js";
+import { Evals } from "./evaluations.js";
+import { Grid } from "./grid.js";
+import { GroupOf, NodesOf, VariablesOf } from "./jobparts.js";
+import { Versions } from "./versions.js";
+import { Act, Age, Cli, Loaded, Search, State, Table, Title, useFilter, useParam } from "../lib/parts.js";
 
 export function Jobs() {
   const live = useLive(["/v1/jobs?namespace=*"], ["/v1/jobs?namespace=*&per_page=100"]);
   const [filter, setFilter] = useFilter();
-  const [all, showAll] = useState(false);
+  const [all, showAll] = useParam("children");
   return html`<${Title}>Jobs<//>
-    <div class="tools"><${Search} value=${filter} onInput=${setFilter} /><label><input type="checkbox" checked=${all}
-      onChange=${(e) => showAll(e.target.checked)} /> Also children</label><a href="/ui/jobs/run">Run a job</a></div>
+    <div class="tools"><${Search} value=${filter} onInput=${setFilter} /><label><input type="checkbox" checked=${Boolean(all)}
+      onChange=${(e) => showAll(e.target.checked ? "all" : "")} /> Also children</label><a href="/ui/jobs/run">Run a job</a></div>
     <${Loaded} live=${live}>${([jobs]) => {
       const given = all ? jobs : live.partial ? unfolded(jobs) : folded(jobs);
       const wrong = faulty(given);
@@ -32,7 +37,7 @@ export function Jobs() {
           return html`<tr key=${`${job.Namespace}/${job.ID}`}>
           <td class="name"><a href=${jobHref(job.ID, job.Namespace)}>${plain(job.ID)}</a>${job.Orphan && html`
             <span class="soft"> orphan of ${plain(job.ParentID)}</span>`}</td>
-          <td><${State} word=${job.Stop ? "stopped" : job.Status} /></td><td class="num">${tally(job).Running}</td>
+          <td><${State} word=${job.Stop ? "stopped" : job.Status} /></td><td class="num"><${Filled} job=${job} /></td>
           <td>${faults(job).map(([word, kind, n]) => html`<span class=${`state ${kind}`}>${n} ${word} </span>`)}
             ${children.length > 0 && html`<a href=${jobHref(job.ID, job.Namespace, "dispatch")}>children: ${children
               .map(([word, n]) => `${n} ${word.toLowerCase()}`).join(", ")}</a>`}</td>
@@ -40,17 +45,27 @@ export function Jobs() {
     }}<//><${Cli} line="drover job status" raw="/v1/jobs?namespace=*" />`;
 }
 
+/** How many of the wanted allocations run: a bar, and the numbers. */
+function Filled({ job }) {
+  const [runs, of] = [tally(job).Running, wanted(job)];
+  if (!of) return "–";
+  return html`<svg class="fill" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true"><rect class="rest"
+    width="100" height="10" rx="2" /><rect class="runs" height="10" rx="2" width=${(runs / of) * 100} /></svg>${runs} of ${of}`;
+}
+
 const TABS = [["", "Overview"], ["allocations", "Allocations"], ["deployments", "Deployments"],
-  ["evaluations", "Evaluations"], ["versions", "Versions"], ["services", "Services"], ["definition", "Definition"]];
+  ["evaluations", "Evaluations"], ["versions", "Versions"], ["services", "Services"], ["clients", "Nodes"], ["variables", "Variables"],
+  ["definition", "Definition"]];
 const OF_PARENTS = [["dispatch", "Children"]];
 const isParent = (job) => Boolean(job?.Periodic || job?.ParameterizedJob);
 
 export function Job({ id, namespace, tab }) {
   const path = `/v1/job/${encodeURIComponent(id)}`;
   const ns = `?namespace=${encodeURIComponent(namespace)}`;
+  const named = [...TABS, ...OF_PARENTS].some(([name]) => name === tab);
   const parts = { "": ["allocations", "evaluations"], allocations: ["allocations"], deployments: ["deployments"],
-    evaluations: ["evaluations"], versions: ["versions"] }[tab] ?? [];
-  const short = { allocations: "&task_states=false", versions: "&diffs=true" };
+    evaluations: ["evaluations"], clients: ["allocations"] }[tab] ?? (named ? [] : ["allocations"]);
+  const short = { allocations: "&task_states=false" };
   const paths = [path + ns, ...parts.map((part) => `${path}/${part}${ns}${short[part] ?? ""}`)];
   const live = useLive(paths, paths.map((each) => (each.includes("/allocations?") ? `${each}&per_page=100&reverse=true` :
     each)));
@@ -62,15 +77,27 @@ export function Job({ id, namespace, tab }) {
       if (tab === "definition") return html`<${Definition} job=${job} />`;
       if (tab === "dispatch") return html`<${Children} job=${job} ns=${ns} path=${path} />`;
       if (tab === "services") return html`<${ServicesOf} id=${id} namespace=${namespace} />`;
-      if (tab === "versions") return html`<${Versions} job=${job} given=${more[0]} path=${path} ns=${ns} />`;
+      if (tab === "versions") return html`<${Versions} job=${job} path=${path} ns=${ns} />`;
+      if (tab === "variables") return html`<${VariablesOf} id=${id} namespace=${namespace} />`;
+      if (tab === "clients") return html`<${NodesOf} allocs=${more[0] ?? []} />`;
+      if (!named) {
+        return html`<${GroupOf} job=${job} name=${tab} path=${path} ns=${ns} /><h2>Allocations</h2>
+          <${Allocs} allocs=${(more[0] ?? []).filter((a) => a.TaskGroup === tab)} />`;
+      }
       if (tab === "deployments") return html`<${Deployments} all=${more[0] ?? []} />`;
       if (tab === "evaluations") return html`<${Evals} evals=${more[0] ?? []} />`;
-      if (tab === "allocations") return html`<${Allocs} allocs=${more[0] ?? []} />`;
-      const talks = talking(job, more[0] ?? []);
+      if (tab === "allocations") return html`<${Grid} job=${job} allocs=${more[0] ?? []} /><${Allocs} allocs=${more[0] ?? []} all />`;
+      const allocs = more[0] ?? [];
+      const runs = allocs.filter((a) => a.ClientStatus === "running");
+      const talks = talking(job, allocs);
+      const [kind, sentence] = verdict(job, allocs, more[1] ?? []);
       const waiting = (more[1] ?? []).find((e) => e.Status === "blocked");
-      return html`<div class="box"><dl><dt>State</dt><dd><${State} word=${job.Stop ? "stopped" : job.Status} /></dd>
+      return html`<div class="box"><dl><dt>State</dt><dd><${State} word=${job.Stop ? "stopped" : job.Status} />
+          <span class=${kind}> ${plain(sentence)}</span></dd>
         <dt>Type</dt><dd>${job.Type}, priority ${job.Priority}</dd><dt>Version</dt><dd>${job.Version}</dd>
-        <dt>Groups</dt><dd>${(job.TaskGroups ?? []).map((g) => `${plain(g.Name)} × ${g.Count}`).join(", ")}</dd></dl></div>
+        <dt>Groups</dt><dd>${(job.TaskGroups ?? []).map((g) => html`<a key=${g.Name} href=${
+          jobHref(id, namespace, encodeURIComponent(g.Name))}>${plain(g.Name)}</a> × ${g.Count} `)}</dd></dl>
+        <${Grid} job=${job} allocs=${allocs} /></div>
         ${waiting && html`<${Why} failed=${waiting.FailedTGAllocs} />`}
         <div class="tools">${job.Stop ? html`<span class="soft">The job is stopped.</span>
           <${Act} label="Start" question=${`Start ${id} again, as version ${job.Version} is?`} run=${() =>
@@ -79,10 +106,13 @@ export function Job({ id, namespace, tab }) {
             await write(`${path}${ns}&purge=true`, undefined, "DELETE");
             location.assign("/ui/jobs");
           }} />` : html`<${Act} label="Stop" danger
-          question=${`Stop ${id}? Its allocations end.`} run=${() => write(path + ns, undefined, "DELETE")} />
+          question=${`Stop ${id}? Its ${runs.length === 1 ? "allocation ends" : `${runs.length} running allocations end`}.`}
+          typed=${runs.length > MANY_ENDS ? id : ""} run=${() => write(path + ns, undefined, "DELETE")} />
+          ${delays(job) && html`<${Act} label="Stop without delay" danger typed=${runs.length > MANY_ENDS ? id : ""}
+            question=${`Stop ${id} and leave its shutdown_delay out? Clients that still know its services meet nobody.`}
+            run=${() => write(`${path}${ns}&no_shutdown_delay=true`, undefined, "DELETE")} />`}
           <${Act} label="Restart all" danger question=${`Restart the tasks of all running allocations of ${id} in place?`}
-            run=${() => Promise.all((more[0] ?? []).filter((a) => a.ClientStatus === "running").map((a) =>
-              write(`/v1/client/allocation/${a.ID}/restart`, { AllTasks: false, TaskName: "" })))} />
+            typed=${runs.length > MANY_ENDS ? id : ""} run=${() => each(runs, restarted)} />
           <a data-key="x" href=${`/ui/exec/${encodeURIComponent(id)}${ns}`}>Exec</a>`}
           <a href=${editHref(id, namespace)}>Edit</a>${talks && html`
           <a data-key="l" href=${`${allocHref(talks.id)}/${encodeURIComponent(talks.task)}/logs`}>Logs</a>`}
@@ -94,20 +124,9 @@ export function Job({ id, namespace, tab }) {
                 write(`${path}/scale${ns}`, { Count: count, Target: { Job: id, Group: g.Name },
                   Message: "from the web UI" })} />`;
           })}</div>
-        <h2>Allocations</h2><${Allocs} allocs=${more[0] ?? []} />`;
+        <h2>Allocations</h2><${Allocs} allocs=${allocs} />`;
     }}<//><${Cli} line=${`drover job status -namespace ${namespace} ${id}`} raw=${path + ns} />`;
 }
-
-/** Each version with what it has changed; an earlier one can be registered again. */
-const Versions = ({ job, given, path, ns }) => html`<${Table} none="There is no version."
-  heads=${["Version", "Submitted", "Stable", "What it changed", ""]}
-  rows=${(given?.Versions ?? []).map((v, i) => ({ ...v, diff: given.Diffs?.[i] }))} row=${(v) => html`
-  <tr key=${v.Version}><td class="num">${v.Version}</td><td class="num"><${Age} at=${v.SubmitTime} past /></td>
-  <td>${v.Stable ? "yes" : "no"}</td><td>${v.diff ? html`<${Diff} diff=${v.diff} />` :
-    html`<span class="soft">the first that is kept</span>`}</td>
-  <td>${v.Version === job.Version ? html`<span class="soft">current</span>` : html`<${Act} label="Revert"
-    question=${`Register version ${v.Version} of ${job.ID} again?`} run=${() => write(`${path}/revert${ns}`,
-      { JobID: job.ID, JobVersion: v.Version })} />`}</td></tr>`} />`;
 
 /** The scheduler's reasons, group by group. */
 export const Why = ({ failed }) => html`<div class="box bad"><b>Not everything is placed</b>
@@ -116,31 +135,40 @@ export const Why = ({ failed }) => html`<div class="box bad"><b>Not everything i
 
 /** From so many rows on, there is a filter. */
 const MANY = 20;
+/** Whoever ends more than so many at once types the name of what ends. */
+export const MANY_ENDS = 10;
 
-export function Allocs({ allocs }) {
+const restarted = (a) => write(`/v1/client/allocation/${a.ID}/restart`, { AllTasks: false, TaskName: "" });
+const stopped = (a) => write(`/v1/allocation/${a.ID}/stop`, {});
+
+/** Does it to a few at a time, all of them, and fails with what went wrong for how many. */
+async function each(allocs, act) {
+  const wrong = [];
+  const next = allocs.values();
+  const work = async () => { for (const a of next) await act(a).catch((error) => wrong.push(error)); };
+  await Promise.all([work(), work(), work(), work()]);
+  if (wrong.length) throw new Error(`${wrong.length} of ${allocs.length}: ${wrong[0].message}`);
+}
+
+/** `all`: with what can be done to all that the filter leaves. */
+export function Allocs({ allocs, all: bulk }) {
   const [filter, setFilter] = useFilter();
   const sought = filter.toLowerCase();
   const all = newestFirst(allocs);
   const rows = filter ? all.filter((a) => allocWords(a).includes(sought)) : all;
-  return html`${(filter || all.length > MANY) && html`<div class="tools"><${Search} value=${filter}
-    onInput=${setFilter} /></div>`}<${Table} rows=${rows}
+  const runs = bulk ? rows.filter((a) => a.ClientStatus === "running") : [];
+  const these = runs.length === 1 ? "the one that runs" : `the ${runs.length} that run`;
+  const typed = runs.length > MANY_ENDS ? `${runs.length}` : "";
+  return html`<div class="tools">${(bulk || filter || all.length > MANY) && html`<${Search} value=${filter}
+    onInput=${setFilter} />`}${runs.length > 0 && html`<${Act} label=${`Restart ${runs.length}`} danger typed=${typed}
+    question=${`Restart the tasks of ${these}${filter && " and match the filter"}, in place?`} run=${() => each(runs, restarted)} />
+    <${Act} label=${`Stop ${runs.length}`} danger typed=${typed} question=${`Stop ${these}${filter &&
+    " and match the filter"}? Each is placed again, perhaps elsewhere.`} run=${() => each(runs, stopped)} />`}</div>
+  <${Table} rows=${rows}
   heads=${["Allocation", "State", "Name", "Node", "*Version", "Age"]}
   none=${all.length ? "No allocation matches the filter." : "There is no allocation."} row=${(a) => html`
   <tr key=${a.ID}><td class="num"><a href=${allocHref(a.ID)}>${a.ID.slice(0, 8)}</a></td>
   <td><${State} word=${a.ClientStatus} /></td><td class="name">${plain(a.Name)}</td>
   <td><a href=${nodeHref(a.NodeID)}>${plain(a.NodeName || a.NodeID.slice(0, 8))}</a></td>
   <td class="wide num">${a.JobVersion}</td><td class="num"><${Age} at=${a.CreateTime} /></td></tr>`} />`;
-}
-
-export const Evals = ({ evals }) => html`<${Table} rows=${[...evals].sort((a, b) => b.ModifyIndex - a.ModifyIndex)}
-  heads=${["Evaluation", "State", "Job", "Trigger", "Why not placed"]} none="There is no evaluation." row=${(e) => html`
-  <tr key=${e.ID}><td class="num">${e.ID.slice(0, 8)}</td><td><${State} word=${e.Status} /></td>
-  <td class="name">${e.JobID ? html`<a href=${jobHref(e.JobID, e.Namespace)}>${plain(e.JobID)}</a>` : "–"}</td>
-  <td>${plain(e.TriggeredBy)}</td><td>${Object.entries(e.FailedTGAllocs ?? {}).map(([group, metric]) => html`
-    <div>${plain(`${group}: ${unplaced(metric).join("; ")}`)}</div>`)}</td></tr>`} />`;
-
-export function Evaluations() {
-  const live = useLive(["/v1/evaluations?namespace=*"]);
-  return html`<${Title}>Evaluations<//><${Loaded} live=${live}>${([evals]) =>
-    html`<${Evals} evals=${evals} />`}<//><${Cli} line="drover eval list" raw="/v1/evaluations?namespace=*" />`;
 }

@@ -1,64 +1,82 @@
 // The log of a task: followed, searched, saved.
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
-import { ask } from "../lib/api.js";
 import { bare, coloured, filterOf } from "../lib/ansi.js";
+import { follow, wholeLog } from "../lib/follow.js";
 import { bytes, plain } from "../lib/format.js";
-import { Problem, Search } from "../lib/parts.js";
+import { Problem, Search, useParam } from "../lib/parts.js";
+import { EMPTY, grown, whole } from "../lib/logtext.js";
+import { remembered } from "../lib/remembered.js";
 import { save } from "../lib/save.js";
 
+/** Most characters that are shown, and how many bytes before the end a log is begun at first. */
 const KEPT = 400_000;
+const FIRST = 50_000;
+/** What comes is shown together, this often. */
+const GATHER_MS = 150;
 
-const logsOf = (alloc, task, kind) =>
-  `/v1/client/fs/logs/${alloc}?task=${encodeURIComponent(task)}&type=${kind}&plain=true`;
+/** A block as it is drawn: the same one is not drawn again. */
+const drawn = remembered((block) => html`<span>${coloured(block.text, block.style).map((part) => (part.name ? html`<span
+  class=${part.name}>${plain(part.text)}</span>` : plain(part.text)))}</span>`);
 
 /** The end of a log, followed. What no longer fits is dropped, and the page says how much. */
 export function Logs({ alloc, task }) {
-  const [kind, setKind] = useState("stdout");
-  const [text, setText] = useState("");
-  const [dropped, setDropped] = useState(0);
-  const [filter, setFilter] = useState("");
+  const [kind, setKind] = useParam("output", "stdout");
+  const [back, setBack] = useState(FIRST);
+  const [log, setLog] = useState(EMPTY);
+  const [before, setBefore] = useState(0);
+  const [filter, setFilter] = useParam("find");
   const [wraps, setWraps] = useState(true);
   const [error, setError] = useState(null);
+  const [managed, setManaged] = useState({ words: "", at: alloc.ID });
   const box = useRef(null);
   const below = useRef(true);
   useEffect(() => {
     const stop = new AbortController();
-    setText(""); setDropped(0); setError(null);
-    const follow = async (which) => {
-      const reply = await ask(`${logsOf(alloc, task, which)}&follow=true&origin=end&offset=50000`,
-        { signal: stop.signal });
-      const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
-      // Of two outputs whole lines are joined: none is broken by the other.
-      let rest = "";
-      for (;;) {
-        const { done, value } = await reader.read();
-        if (stop.signal.aborted) return;
-        const all = rest + (value ?? "");
-        const end = done || kind !== "both" ? all.length : all.lastIndexOf("\n") + 1;
-        rest = all.slice(end);
-        if (end > 0) {
-          setText((old) => {
-            const next = old + all.slice(0, end);
-            if (next.length > KEPT) setDropped((n) => n + next.length - KEPT);
-            return next.slice(-KEPT);
-          });
-        }
-        if (done) return;
-      }
+    setLog(EMPTY); setBefore(0); setError(null); setManaged({ words: "", at: alloc.ID });
+    let [come, timer] = ["", 0];
+    const show = () => {
+      timer = 0;
+      const more = come;
+      come = "";
+      setLog((old) => {
+        const next = grown(old, more, KEPT);
+        if (next.dropped) setBefore((n) => n + next.dropped);
+        return next.log;
+      });
     };
-    (kind === "both" ? ["stdout", "stderr"] : [kind]).forEach((which) =>
-      follow(which).catch((e) => { if (!stop.signal.aborted) setError(e); }));
-    return () => stop.abort();
-  }, [alloc, task, kind]);
+    const kinds = kind === "both" ? ["stdout", "stderr"] : [kind];
+    const run = async (which) => {
+      // Of two outputs whole lines are joined: none is broken by the other.
+      let [rest, begun] = ["", false];
+      const add = (all) => {
+        come += all;
+        if (come && !timer) timer = setTimeout(show, GATHER_MS);
+      };
+      await follow({ alloc, task, kind: which, back, signal: stop.signal,
+        managed: (words, at) => setManaged({ words, at }),
+        text: (part, at) => {
+          if (!begun) setBefore((n) => n + at);
+          begun = true;
+          const all = rest + part;
+          const end = kind === "both" ? all.lastIndexOf("\n") + 1 : all.length;
+          rest = all.slice(end);
+          add(all.slice(0, end));
+        } });
+      add(rest);
+    };
+    kinds.forEach((which) => run(which).catch((e) => { if (!stop.signal.aborted) setError(e); }));
+    return () => { stop.abort(); clearTimeout(timer); };
+  }, [alloc.ID, task, kind, back]);
   // Whoever has scrolled up reads on there.
-  useEffect(() => { if (box.current && below.current) box.current.scrollTop = box.current.scrollHeight; }, [text]);
+  useEffect(() => { if (box.current && below.current) box.current.scrollTop = box.current.scrollHeight; }, [log]);
   const scrolled = ({ target }) => {
     below.current = target.scrollHeight - target.scrollTop - target.clientHeight < 40;
   };
   const { fits, wrong } = filterOf(filter);
-  const shown = filter ? text.split("\n").filter((line) => fits(bare(line))).join("\n") : text;
-  const keep = (which) => save(logsOf(alloc, task, which), `${task}.${which}.log`).catch(setError);
+  const found = filter && whole(log).split("\n").filter((line) => fits(bare(line))).join("\n");
+  const shown = filter ? [{ text: found }].filter(({ text }) => text) : log.blocks;
+  const keep = (which) => save(wholeLog(managed.at, task, which), `${task}.${which}.log`).catch(setError);
   return html`<div class="tools"><select aria-label="Output" value=${kind} onChange=${(e) => setKind(e.target.value)}>
     <option>stdout</option><option>stderr</option><option>both</option></select>
     <${Search} value=${filter} onInput=${setFilter} />
@@ -67,9 +85,11 @@ export function Logs({ alloc, task }) {
       onClick=${() => keep(which)}>Download ${which}</button>`)}</div>
     ${wrong && html`<p class="warn" role="status">${plain(`The expression cannot be read: ${wrong}`)}</p>`}
     ${error && html`<${Problem} error=${error} />`}
-    ${dropped > 0 && html`<p class="soft">${bytes(dropped)} of earlier output dropped here; the node keeps it</p>`}
+    ${managed.words && html`<p class="warn" role="status">${plain(managed.words)}</p>`}
+    ${before > 0 && html`<p class="soft">${bytes(before)} of earlier output not shown.
+      ${back < KEPT && html` <button onClick=${() => setBack(KEPT)}>Show more of it</button>`} Download has all that is
+      kept.</p>`}
     <div class="box"><pre class=${wraps ? "log" : "log unwrapped"} ref=${box} tabindex="0" aria-label="Log"
       data-key="l" data-key-title="Read the log"
-      onScroll=${scrolled}>${coloured(shown).map((part) => (part.name ? html`<span class=${part.name}>${
-      plain(part.text)}</span>` : plain(part.text)))}${!shown && "No output."}</pre></div>`;
+      onScroll=${scrolled}>${shown.map(drawn)}${!shown.length && "No output."}</pre></div>`;
 }

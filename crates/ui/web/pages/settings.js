@@ -1,9 +1,10 @@
 // What a person chooses for this browser.
 import { useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
-import { moment } from "../lib/format.js";
-import { SETTINGS, choose, chosen } from "../lib/settings.js";
-import { Title } from "../lib/parts.js";
+import { moment, plain } from "../lib/format.js";
+import { all, choosing, letterOf } from "../lib/letters.js";
+import { SETTINGS, choose, chooseLetters, chosen, letters } from "../lib/settings.js";
+import { Table, Title } from "../lib/parts.js";
 
 const WORDS = {
   theme: ["Colours", { system: "as the system has them", light: "light", dark: "dark" }],
@@ -13,7 +14,7 @@ const WORDS = {
   keys: ["Keys of one letter", { on: "on: ? lists them", off: "off" }],
 };
 
-export function Settings() {
+export function Settings({ pages }) {
   const [, again] = useState(0);
   return html`<${Title}>Settings<//><div class="box"><dl>${Object.keys(SETTINGS).map((name) => {
     const [title, words] = WORDS[name];
@@ -22,5 +23,23 @@ export function Settings() {
       again((n) => n + 1);
     }}>${SETTINGS[name].map((value) => html`<option value=${value}>${words[value]}</option>`)}</select></dd>`;
   })}</dl></div><p class="soft">It is ${moment(Date.now() * 1e6, chosen("zone"))}. This browser keeps the settings, for
-    all agents at this address. <a href="/ui/settings/tokens">Log in</a> says who you are.</p>`;
+    all agents at this address. <a href="/ui/settings/tokens">Log in</a> says who you are.</p>
+    <${Letters} pages=${pages} />`;
+}
+
+/** Another letter for whatever has one. */
+function Letters({ pages }) {
+  const [now, set] = useState(letters);
+  const [wrong, say] = useState("");
+  const take = (next) => { chooseLetters(next); set(next); say(""); };
+  const change = (id, key) => {
+    const { chosen: next, wrong: why } = choosing(now, id, key, pages);
+    if (next) take(next); else say(why);
+  };
+  return html`<h2>Letters</h2><div class="tools"><button onClick=${() => take({})}>All as they were</button></div>
+    <p class="bad" role="alert">${plain(wrong)}</p>
+    <${Table} heads=${["What", "Key", "Another key"]} none="" rows=${all(pages)} row=${([id, title]) => html`<tr key=${id}>
+    <td class="name">${title}</td><td><kbd>${plain(id.length > 1 ? `${letterOf(now, "g")} ${letterOf(now, id)}` :
+    letterOf(now, id))}</kbd></td><td><input class="letter" aria-label=${`Key of ${title}`} maxlength="1" size="2"
+    value=${now[id] ?? ""} onChange=${(e) => { change(id, e.target.value); e.target.value = letters()[id] ?? ""; }} /></td></tr>`} />`;
 }

@@ -4,7 +4,7 @@ import { html } from "../lib/html.js";
 import { useEvery } from "../lib/api.js";
 import { Chart } from "../lib/charts.js";
 import { bytes } from "../lib/format.js";
-import { Cli, Loaded, Title } from "../lib/parts.js";
+import { Cli, Loaded, Title, useParam } from "../lib/parts.js";
 
 const MIB = 1024 * 1024;
 const plainly = (n) => `${Math.round(n * 100) / 100}`;
@@ -16,14 +16,32 @@ const CHARTS = [
   ["Remote tasks", ["hand-overs since the point before", "unmanaged"], (p) => [p.HandOvers, p.Unmanaged], plainly],
   ["Nodes", ["ready"], (p) => [p.NodesReady], plainly]];
 
+/** How far back, in seconds; the first is what servers keep themselves. */
+const RANGES = [["3600", "last hour"], ["21600", "last 6 hours"], ["86400", "last day"], ["604800", "last week"],
+  ["2592000", "last month"]];
+
 export function Trends() {
-  const live = useEvery("/v1/metrics/trends", 10_000);
-  return html`<${Title}>The last hour<//><p class="soft">As the server that leads has seen it; one that begins to lead
-    begins anew. For longer, collect <code>/v1/metrics</code> with Prometheus.</p>
-    <${Loaded} live=${live}>${([points]) => html`<div class="charts">${CHARTS.map(([title, names, of, say]) => html`
-      <${Chart} key=${title} title=${title} names=${names} say=${say} gapMs=${60_000}
+  const [range, setRange] = useParam("range", RANGES[0][0]);
+  const features = useEvery("/v1/agent/features", 600_000);
+  const knows = features.data?.[0]?.History;
+  const [seconds, title] = RANGES.find(([s]) => s === range) ?? RANGES[0];
+  const kept = seconds === RANGES[0][0];
+  return html`<${Title}>The ${title}<//>${knows && html`<div class="tools"><label>Over <select aria-label="Over"
+      value=${seconds} onChange=${(e) => setRange(e.target.value)}>${RANGES.map(([s, name]) => html`<option key=${s}
+      value=${s}>the ${name}</option>`)}</select></label></div>`}
+    <p class="soft">${kept ? html`As the server that leads has seen it; one that begins to lead begins anew.` :
+      html`As Prometheus has collected it.`}${features.data && !knows && html` For longer, let Prometheus collect${" "}
+      <code>/v1/metrics</code>, and name it in the agent's configuration: <code>drover { prometheus_url }</code>.`}</p>
+    <${Points} key=${seconds} path=${kept ? "/v1/metrics/trends" : `/v1/metrics/history?seconds=${seconds}`}
+      gapMs=${Math.max(60_000, Number(seconds) * 1000 / 60)} />`;
+}
+
+function Points({ path, gapMs }) {
+  const live = useEvery(path, Math.max(10_000, gapMs / 10));
+  return html`<${Loaded} live=${live}>${([points]) => html`<div class="charts">${CHARTS.map(([title, names, of, say]) => html`
+      <${Chart} key=${title} title=${title} names=${names} say=${say} gapMs=${gapMs}
       points=${points.map((p) => ({ at: p.Time / 1e6, values: of(p) }))} />`)}</div>`}<//>
-    <${Cli} line="drover operator api /v1/metrics/trends" raw="/v1/metrics/trends" />`;
+    <${Cli} line=${`drover operator api ${path}`} raw=${path} />`;
 }
 
 /** Ten minutes at one look every two seconds. */

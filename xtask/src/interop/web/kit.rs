@@ -4,7 +4,10 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::super::{cluster::Agent, job::Job};
+use super::super::{
+    cluster::{self, Agent, Role},
+    job::Job,
+};
 use crate::local::{self, BOUND, until};
 
 /// A job that does nothing for long.
@@ -38,4 +41,15 @@ pub(super) fn in_runtime(name: &str, story: impl FnOnce(&Path) -> Result<()>) ->
     local::end_all(&dir)?;
     local::remove(&dir);
     told
+}
+
+/// A server, and two nodes that manage instances below that directory.
+pub(super) fn two_managers(names: [&str; 2], dir: &Path) -> Result<(Agent, Vec<Agent>)> {
+    let plugin =
+        format!("plugin \"remote_exec\" {{\n  config {{\n    transport = \"local\"\n    root = {dir:?}\n  }}\n}}\n");
+    let server = Agent::start_as(&format!("{}-server", names[0]), Role::Server, &[], cluster::SHORT_LEASE)?;
+    let nodes = names.into_iter().map(|name| Agent::start_as(name, Role::Node(&server), &[], &plugin));
+    let nodes = nodes.collect::<Result<Vec<_>>>()?;
+    server.until_healthy(&["remote_exec"], 2)?;
+    Ok((server, nodes))
 }

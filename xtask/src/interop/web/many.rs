@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::{
@@ -29,7 +29,9 @@ const MEMORY_BYTES: u64 = 120 << 20;
 const SOAK: Duration = Duration::from_secs(20);
 const EACH: u32 = 13;
 /// Nodes that bear the allocations.
-const NODES: usize = 50;
+const NODES: usize = 60;
+/// Allocations of the one that has many.
+const DENSE: usize = 700;
 
 /// A template: it asks for no room, and waits for nothing.
 fn template(id: &str) -> Value {
@@ -67,6 +69,19 @@ fn filtered(page: &mut Page, text: &str) -> Result<f64> {
     Ok(took.as_f64().unwrap_or(f64::NAN))
 }
 
+/// Goes on through the rows. The longest time that the page was busy with one thing, in milliseconds: meanwhile it does
+/// not answer to anybody; 0 where the browser calls none long, which begins at 50 ms.
+fn paged(page: &mut Page) -> Result<f64> {
+    let longest = page.eval(
+        "(async () => { let longest = 0; const seen = new PerformanceObserver((list) => list.getEntries().forEach((task) => \
+         { longest = Math.max(longest, task.duration); })); seen.observe({ type: 'longtask' }); \
+         const more = (title) => [...document.querySelectorAll('button')].find((b) => b.textContent === title); \
+         for (const title of ['More', 'More', 'More', 'Back', 'Back']) { more(title).click(); window.scrollBy(0, 4000); \
+         await new Promise((done) => setTimeout(done, 200)); } seen.disconnect(); return longest; })()",
+    )?;
+    Ok(longest.as_f64().unwrap_or(f64::NAN))
+}
+
 fn few_elements(page: &mut Page) -> Result<()> {
     let elements = page.eval("document.querySelectorAll('*').length")?;
     ensure!(elements.as_u64() < Some(ELEMENTS), "{elements} elements for a screen of rows");
@@ -93,7 +108,13 @@ pub(super) fn jobs(page: &mut Page) -> Result<()> {
     page.until("the whole list", &format!("document.body.innerText.includes('of {MANY}')"))?;
     let key = filtered(page, "job-7-1249")?;
     let requests = page.eval("performance.getEntriesByType('resource').length + 1")?;
-    eprintln!("    {MANY} jobs: first rows after {first:.2?}, filtered after {key:.0} ms, {requests} requests");
+    page.open(&format!("{}/ui/jobs", agent.address()))?;
+    page.until("the whole list", &format!("document.body.innerText.includes('of {MANY}')"))?;
+    let busy = paged(page)?;
+    eprintln!(
+        "    {MANY} jobs: first rows after {first:.2?}, filtered after {key:.0} ms, {requests} requests; going through rows \
+            the page is busy for {busy:.0} ms at most"
+    );
     memory(page, "with them")?;
     // Others come, up to a hundred each second, and the page is kept fresh.
     let (begun, came) = (Instant::now(), AtomicU64::new(0));
@@ -134,7 +155,23 @@ pub(super) fn allocs(page: &mut Page) -> Result<()> {
     let key = filtered(page, "big.g[4711]")?;
     eprintln!("    {MANY} allocations: first rows after {first:.2?}, all after {all:.2?}, filtered after {key:.0} ms");
     memory(page, "with them")?;
+    let node = server.list("/v1/nodes")?[0]["ID"].as_str().context("a node")?.to_owned();
+    let only = json!([{"LTarget": "${node.unique.id}", "RTarget": node, "Operand": "="}]);
+    let job = Job::command("dense", "service", "raw_exec", "/bin/sleep", &["71034"]).count(DENSE).undeployed();
+    let job = job.group(json!({"Constraints": only})).task(json!({"Resources": {"CPU": 1, "MemoryMB": 10}}));
+    server.submit(&job.body())?;
+    until("those of one node", BOUND, || {
+        let jobs = server.list("/v1/jobs?prefix=dense")?;
+        Ok((jobs[0]["JobSummary"]["Summary"]["g"]["Running"] == DENSE).then_some(()))
+    })?;
+    let begun = Instant::now();
+    page.open(&format!("{}/ui/clients/{node}", server.address()))?;
+    page.until("its allocations", "document.querySelectorAll('tbody tr').length >= 100")?;
+    few_elements(page)?;
+    eprintln!("    a node with more than {DENSE} allocations is shown after {:.2?}", begun.elapsed());
     page.open(&format!("{}/ui/topology?q=big", server.address()))?;
     page.until("its room", "document.querySelector('a.marked')?.textContent === 'big'")?;
+    let named = "[...document.querySelectorAll('tbody td.name')].filter((e) => e.textContent.trim()).length";
+    page.until("the names of all nodes", &format!("{named} === {NODES}"))?;
     few_elements(page)
 }

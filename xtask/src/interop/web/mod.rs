@@ -2,9 +2,13 @@
 //!
 //! Any complaint of the browser fails a story, also an answer that says that the server is broken.
 
+mod away;
 mod axe;
 mod demo;
+mod fits;
+mod history;
 mod kit;
+mod logs;
 mod many;
 mod orphans;
 mod others;

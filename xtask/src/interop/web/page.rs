@@ -255,7 +255,10 @@ impl Page {
         let arrow = arrows.iter().find(|(name, _)| *name == key).map(|(_, code)| *code);
         let code = arrow.unwrap_or_else(|| key.bytes().next().unwrap_or_default().to_ascii_uppercase());
         for kind in ["rawKeyDown", "keyUp"] {
-            let params = json!({"type": kind, "key": key, "modifiers": held, "windowsVirtualKeyCode": code});
+            let mut params = json!({"type": kind, "key": key, "modifiers": held, "windowsVirtualKeyCode": code});
+            if key.bytes().all(|byte| byte.is_ascii_digit()) {
+                params["code"] = format!("Digit{key}").into();
+            }
             self.call("Input.dispatchKeyEvent", params)?;
         }
         Ok(())

@@ -42,6 +42,28 @@ pub(super) fn keyboard(page: &mut Page) -> Result<()> {
         page.key(key)?;
         page.until(&format!("the row that {key} leads to"), &focus(on))?;
     }
+    // Whoever holds Shift sees what leads where, and opens a row by its number.
+    let shift =
+        |kind: &str| format!("document.dispatchEvent(new KeyboardEvent('{kind}', {{key: 'Shift', bubbles: true}}))");
+    page.eval(&shift("keydown"))?;
+    let hinted = |hint: &str| {
+        format!(
+            "[...document.querySelectorAll(':root[data-hints] [data-hint]')].some((e) => e.dataset.hint === '{hint}')"
+        )
+    };
+    page.until("the key of a page", &hinted("g c"))?;
+    page.until("the number of a row", &hinted("02"))?;
+    page.keep("keys-are-shown")?;
+    page.eval(&shift("keyup"))?;
+    page.until("no keys any more", "!('hints' in document.documentElement.dataset)")?;
+    for key in ["0", "2"] {
+        page.key_with(key, 8)?;
+    }
+    page.until("the page of the second job", "location.pathname === '/ui/jobs/other%40default'")?;
+    page.shows("other.g[0]")?;
+    page.key("u")?;
+    page.until("the jobs again", "location.pathname === '/ui/jobs'")?;
+    page.shows("other")?;
     page.key("/")?;
     page.until("the field of the filter", "document.activeElement?.type === 'search'")?;
     page.types("oth")?;
@@ -69,7 +91,7 @@ pub(super) fn keyboard(page: &mut Page) -> Result<()> {
     page.shows("other.g[0]")?;
     tab_to(page, "the focus on its end", &focus("Stop"))?;
     page.key("Enter")?;
-    page.shows("Its allocations end.")?;
+    page.shows("Its allocation ends.")?;
     tab_to(page, "the answer", &format!("document.activeElement?.closest('dialog') && {}", focus("Stop")))?;
     page.key("Enter")?;
     page.shows("The job is stopped.")?;
@@ -91,6 +113,19 @@ pub(super) fn settings(page: &mut Page) -> Result<()> {
     page.choose("Rows", "compact")?;
     page.choose("Times", "clock")?;
     page.choose("Time zone", "UTC")?;
+    // Another letter for a key, and what stands in its way.
+    page.fill("Key of Clients", "j")?;
+    page.key("Tab")?;
+    page.shows("j means \"Jobs\": give that another letter first.")?;
+    page.fill("Key of Clients", "z")?;
+    page.key("Tab")?;
+    page.shows("g z")?;
+    page.eval("document.activeElement.blur()")?;
+    for key in ["g", "z"] {
+        page.key(key)?;
+    }
+    page.until("the page of clients", "location.pathname === '/ui/clients'")?;
+    page.click("Settings")?;
     page.choose("Keys of one letter", "off")?;
     page.shows(" UTC.")?;
     // They are kept, and meant for this browser only.
@@ -98,7 +133,7 @@ pub(super) fn settings(page: &mut Page) -> Result<()> {
     page.until("a moment, and its age", &format!("/^20\\d\\d-.* UTC$/.test({time}?.textContent) && {time}.title"))?;
     let look = page.eval("document.documentElement.dataset.theme + document.documentElement.dataset.density")?;
     ensure!(look == "darkcompact", "{look}");
-    for key in ["g", "c"] {
+    for key in ["g", "z"] {
         page.key(key)?;
     }
     // It has had its turn when another one has been answered.

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use super::{
     super::{
-        cluster::{self, Agent, Role},
+        cluster::{self, Agent},
         job::Job,
     },
-    Story, axe, demo,
-    kit::{end, in_runtime, running, sleeps, started},
-    many, orphans, others,
+    Story, away, demo, fits, history,
+    kit::{end, in_runtime, running, sleeps, started, two_managers},
+    logs, many, orphans, others,
     page::Page,
     people, storage, tasks,
 };
@@ -28,15 +28,19 @@ pub(super) const ALL: &[Story] = &[
     ("an older version is registered again", reverted),
     ("a canary waits for somebody who promotes it", canary),
     ("a job makes others, and how they went is seen", children),
-    ("a log is followed and searched", logs),
+    ("a log is followed and searched", logs::followed),
+    ("a log of a hundred megabytes", logs::large),
+    ("the log of a remote task goes on over a hand-over", logs::over),
     ("files are looked at, whatever is in them", tasks::files),
     ("a terminal in a task", tasks::terminal),
     ("everything is found from one field", found),
     ("where there is room is summed and looked for", topology),
     ("the last hour is shown", trends),
+    ("longer times come from Prometheus", history::history),
     ("many tabs share one stream, and hidden ones ask nothing", tabs),
     ("a variable is made, changed and deleted, and nobody's change is lost", variables),
-    ("pages fit every width and theme, and are for everybody", fits),
+    ("pages of jobs and allocations fit every width and theme, and are for everybody", fits::of_jobs),
+    ("all other pages fit every width and theme, and are for everybody", fits::others),
     ("names and output are text, whatever is in them", hostile),
     ("a token is asked for, and the way leads back", login),
     ("an identity provider logs people and programs in", logins),
@@ -45,7 +49,8 @@ pub(super) const ALL: &[Story] = &[
     ("settings hold for the browser", people::settings),
     ("a page of somebody else can neither show it nor order anything", others::others),
     ("instances that no record knows are adopted and stopped", orphans::orphans),
-    ("an agent that is away is said to be, and comes back", away),
+    ("an agent that is away is said to be, and comes back", away::away),
+    ("an agent that says nothing any more is said to be stale", away::silent),
     ("a volume is found, seen in use, and deleted", storage::volumes),
     ("ten thousand jobs are shown and filtered, while others come", many::jobs),
     ("ten thousand allocations are shown and filtered", many::allocs),
@@ -58,6 +63,7 @@ fn links(page: &mut Page) -> Result<()> {
     agent.submit(&sleeps("web").body())?;
     let alloc = running(&agent, "web")?;
     let node = agent.list("/v1/nodes")?[0]["ID"].as_str().context("a node")?.to_owned();
+    let eval = agent.list("/v1/job/web/evaluations")?[0]["ID"].as_str().context("an evaluation")?.to_owned();
     let at = agent.address();
     for (link, shows) in [
         ("/ui/".to_owned(), "Jobs"),
@@ -71,6 +77,11 @@ fn links(page: &mut Page) -> Result<()> {
         ("/ui/jobs/web@default/deployments".to_owned(), "no deployment"),
         ("/ui/jobs/web@default/versions".to_owned(), "current"),
         ("/ui/jobs/web@default/definition".to_owned(), "raw_exec"),
+        ("/ui/jobs/web@default/variables".to_owned(), "The job may read no variable."),
+        ("/ui/jobs/web@default/clients".to_owned(), "web-links"),
+        ("/ui/jobs/web@default/g".to_owned(), "Its count has not been changed by scaling."),
+        (format!("/ui/clients/{node}/monitor"), "Log of node"),
+        (format!("/ui/evaluations?currentEval={eval}"), "What it has placed or stopped"),
         ("/ui/jobs/run".to_owned(), "Run a job"),
         (format!("/ui/allocations/{alloc}"), "What happened"),
         (format!("/ui/allocations/{alloc}/t/logs"), "Logs"),
@@ -110,15 +121,23 @@ fn lives(page: &mut Page) -> Result<()> {
     let agent = started("web-lives")?;
     page.open(&format!("{}/ui/jobs", agent.address()))?;
     page.shows("No job has been registered yet.")?;
-    agent.submit(&sleeps("comes").body())?;
+    // The first paint, and the largest one: then all is there.
+    let painted = page.eval(
+        "new Promise((done) => new PerformanceObserver((list) => done([performance.getEntriesByType('paint')[0]?.startTime, \
+         list.getEntries().at(-1).startTime])).observe({ type: 'largest-contentful-paint', buffered: true }))",
+    )?;
+    eprintln!("    a first visit: painted first and largest after {painted} ms");
+    // It would wait for an hour before it ends.
+    let body = sleeps("comes").group(json!({"ShutdownDelay": 3_600_000_000_000_u64})).body();
+    agent.submit(&body)?;
     // Nothing is loaded again.
     page.shows("comes")?;
     page.shows("running")?;
     page.click("comes")?;
     page.shows("comes.g[0]")?;
-    page.click("Stop")?;
-    page.shows("Its allocations end.")?;
-    page.click("Stop")?;
+    page.click("Stop without delay")?;
+    page.shows("and leave its shutdown_delay out?")?;
+    page.click("Stop without delay")?;
     page.shows("The job is stopped.")?;
     page.shows("complete")?;
     page.click("Jobs")?;
@@ -135,9 +154,9 @@ fn lives(page: &mut Page) -> Result<()> {
         let now = agent.get(&format!("/v1/allocation/{alloc}"))?;
         Ok((now["TaskStates"]["t"]["Restarts"] == 1).then_some(()))
     })?;
-    page.click("Stop")?;
-    page.shows("Its allocations end.")?;
-    page.click("Stop")?;
+    page.click("Stop without delay")?;
+    page.shows("and leave its shutdown_delay out?")?;
+    page.click("Stop without delay")?;
     page.click("Purge")?;
     page.shows("Forget comes")?;
     page.click("Purge")?;
@@ -237,18 +256,23 @@ fn run(page: &mut Page) -> Result<()> {
     page.until("the file", "document.querySelector('[aria-label=\"Job file\"]')?.value.includes('71016')")?;
     page.fill(
         "Job file",
-        &FILE.replace("[\"71016\"]", "[var.seconds]").replace("job ", "variable \"seconds\" {}\njob "),
+        &FILE
+            .replace("[\"71016\"]", "[var.seconds]")
+            .replace("job ", "variable \"seconds\" {}\nvariable \"note\" {}\njob "),
     )?;
     page.eval("document.querySelector('summary').click()")?;
-    page.fill("Variables", "seconds = \"71027\"")?;
+    // Values keep their quotes, escapes, lines and letters.
+    let variables = "seconds = \"71027\"\nnote = \"a \\\"b\\\" $${c} zwölf\\n%%{d}\"";
+    page.fill("Variables", variables)?;
     page.click("Plan")?;
     page.shows("71016 → 71027")?;
     page.click("Run")?;
     page.shows("Registered:")?;
     let source = agent.get("/v1/job/typed/submission?version=2")?;
-    ensure!(source["Variables"] == "seconds = \"71027\"", "{source}");
+    ensure!(source["Variables"] == variables, "{source}");
     page.open(&format!("{}/ui/jobs/run?job=typed&namespace=default", agent.address()))?;
-    page.until("the variables", "document.querySelector('[aria-label=\"Variables\"]')?.value.includes('71027')")?;
+    let kept = format!("document.querySelector('[aria-label=\"Variables\"]')?.value === {}", json!(variables));
+    page.until("the variables", &kept)?;
     // A job of a program has no file: it is changed as JSON.
     agent.submit(&sleeps("typed").body())?;
     page.open(&format!("{}/ui/jobs/run?job=typed&namespace=default", agent.address()))?;
@@ -341,6 +365,8 @@ fn children(page: &mut Page) -> Result<()> {
     // A number is a filter.
     page.eval("document.querySelector('button.count').click()")?;
     page.until("the one that failed", "document.querySelectorAll('tbody tr').length === 1")?;
+    page.open(&format!("{}/ui/jobs?children=all&q=failed", agent.address()))?;
+    page.until("a link that shows what failed", "document.querySelectorAll('tbody tr').length === 1")?;
     let mut hourly = Job::command("hourly", "batch", "raw_exec", "/bin/sleep", &["71023"]).body();
     hourly["Job"]["Periodic"] = json!({"Enabled": true, "Spec": "0 0 1 1 *", "SpecType": "cron", "TimeZone": "UTC"});
     agent.submit(&hourly)?;
@@ -356,37 +382,6 @@ fn children(page: &mut Page) -> Result<()> {
     })?;
     running(&agent, &child)?;
     end(&agent, &child)
-}
-
-fn logs(page: &mut Page) -> Result<()> {
-    let agent = started("web-logs")?;
-    let script = "n=0; while [ $n -lt 2000 ]; do n=$((n+1)); echo line $n; done; echo whisper >&2; \
-        while [ ! -e $NOMAD_TASK_DIR/go ]; do sleep 0.05; done; echo last of all; exec sleep 71017";
-    agent.submit(&Job::script("talks", "service", "raw_exec", script).undeployed().body())?;
-    let alloc = running(&agent, "talks")?;
-    page.open(&format!("{}/ui/allocations/{alloc}/t/logs", agent.address()))?;
-    page.shows("line 2000")?;
-    let lines = "document.querySelector('pre.log').textContent.trim().split('\\n')";
-    // Each line once, and in its order.
-    let all = page.eval(&format!("{lines}.every((l, i) => l === `line ${{i + 1}}`) && {lines}.length"))?;
-    ensure!(all == 2000, "lines are lost or doubled: {all}");
-    page.fill("Filter", "line 1999")?;
-    page.until("one line", &format!("{lines}.length === 1"))?;
-    page.eval("document.querySelector('input[type=search]').select()")?;
-    page.fill("Filter", "last of")?;
-    page.shows("No output.")?;
-    std::fs::write(agent.dir().join("data/alloc").join(&alloc).join("t/local/go"), "")?;
-    page.shows("last of all")?;
-    page.choose("Output", "stderr")?;
-    page.fill("Filter", "whisper")?;
-    page.shows("whisper")?;
-    page.choose("Output", "both")?;
-    page.eval("document.querySelector('input[type=search]').select()")?;
-    page.fill("Filter", "/^(LAST|WHISPER)/i")?;
-    page.until("lines of both outputs", &format!("{lines}.length === 2"))?;
-    page.fill("Filter", "/(/")?;
-    page.shows("The expression cannot be read")?;
-    end(&agent, "talks")
 }
 
 fn found(page: &mut Page) -> Result<()> {
@@ -504,66 +499,6 @@ fn variables(page: &mut Page) -> Result<()> {
     page.shows("Delete the variable nomad/jobs/web?")?;
     page.click("Delete")?;
     page.shows("There is no variable here")
-}
-
-fn fits(page: &mut Page) -> Result<()> {
-    let agent = started("web-fits")?;
-    let long = "a-service-whose-name-somebody-has-put-together-from-everything-that-it-does-and-where-".repeat(2);
-    agent.submit(&sleeps(&long).body())?;
-    let alloc = running(&agent, &long)?;
-    let node = agent.list("/v1/nodes")?[0]["ID"].as_str().context("a node")?.to_owned();
-    agent.put(&format!("/v1/var/{}", &long[..120]), &json!({"Path": &long[..120], "Items": {"k": "v"}}))?;
-    let volume = storage::make_volume(&agent, &long[..100])?;
-    let volume = format!("/ui/storage/volumes/dynamic/{volume}@default");
-    let job = format!("/ui/jobs/{long}@default");
-    let checker = axe::source()?;
-    let mut wrong = Vec::new();
-    for link in [
-        "/ui/jobs".to_owned(),
-        job.clone(),
-        format!("{job}/versions"),
-        format!("{job}/evaluations"),
-        format!("{job}/definition"),
-        format!("/ui/allocations/{alloc}"),
-        "/ui/clients".to_owned(),
-        format!("/ui/clients/{node}"),
-        "/ui/servers".to_owned(),
-        "/ui/topology".to_owned(),
-        "/ui/variables".to_owned(),
-        "/ui/administration/policies/new".to_owned(),
-        "/ui/administration/tokens/new".to_owned(),
-        "/ui/administration/namespaces/new".to_owned(),
-        "/ui/administration/namespaces".to_owned(),
-        "/ui/trends".to_owned(),
-        "/ui/storage".to_owned(),
-        volume,
-        format!("/ui/allocations/{alloc}/fs/t"),
-        format!("/ui/exec/{long}"),
-        "/ui/remote".to_owned(),
-        "/ui/evaluations".to_owned(),
-        "/ui/settings/user-settings".to_owned(),
-        format!("/ui/jobs/run?job={long}"),
-    ] {
-        page.open(&format!("{}{link}", agent.address()))?;
-        page.hides("Loading…")?;
-        for (width, theme) in [(1280, "light"), (320, "light"), (360, "light"), (360, "dark"), (1280, "dark")] {
-            page.size(width, 800)?;
-            page.eval(&format!("document.documentElement.dataset.theme = '{theme}'"))?;
-            // The browser asks for less motion.
-            ensure!(page.eval("document.getAnimations().length")? == 0, "{link}: something moves");
-            let over = page.eval("document.documentElement.scrollWidth - document.documentElement.clientWidth")?;
-            ensure!(over.as_i64() <= Some(0), "{link} at {width} px: {over} px stick out");
-            if [(1280, "light"), (360, "dark")].contains(&(width, theme)) {
-                let told = axe::check(page, &checker, &format!("{link} at {width} px, {theme}"));
-                wrong.extend(told.err().map(|error| format!("{error:#}")));
-            }
-            page.keep(&format!("{}-{width}-{theme}", link.replace(['/', '@', '?'], "-").replace(&long, "long")))?;
-        }
-    }
-    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-    page.size(1280, 900)?;
-    agent.delete(&format!("/v1/job/{long}"))?;
-    until("the end of its task", BOUND, || Ok(agent.alloc(&long, "running")?.is_none().then_some(())))
 }
 
 fn hostile(page: &mut Page) -> Result<()> {
@@ -748,36 +683,12 @@ fn access(page: &mut Page) -> Result<()> {
     page.shows("Your token ends in")
 }
 
-fn away(page: &mut Page) -> Result<()> {
-    let mut agent = started("web-away")?;
-    agent.submit(&sleeps("stays").body())?;
-    running(&agent, "stays")?;
-    page.open(&format!("{}/ui/jobs", agent.address()))?;
-    page.shows("running")?;
-    agent.crash()?;
-    page.shows("the agent does not answer")?;
-    // What was known is shown on.
-    page.shows("stays")?;
-    agent.restart()?;
-    page.hides("the agent does not answer")?;
-    agent.submit(&sleeps("new").count(0).body())?;
-    page.shows("new")?;
-    end(&agent, "stays")
-}
-
 fn killed(page: &mut Page) -> Result<()> {
     in_runtime("killed", |dir| manager_killed(page, dir))
 }
 
 fn manager_killed(page: &mut Page, dir: &Path) -> Result<()> {
-    let plugin =
-        format!("plugin \"remote_exec\" {{\n  config {{\n    transport = \"local\"\n    root = {dir:?}\n  }}\n}}\n");
-    let server = Agent::start_as("web-server", Role::Server, &[], cluster::SHORT_LEASE)?;
-    let mut nodes = ["web-a", "web-b"]
-        .into_iter()
-        .map(|name| Agent::start_as(name, Role::Node(&server), &[], &plugin))
-        .collect::<Result<Vec<_>>>()?;
-    server.until_healthy(&["remote_exec"], 2)?;
+    let (server, mut nodes) = two_managers(["web-a", "web-b"], dir)?;
     server.submit(&Job::command("far", "service", "remote_exec", "/bin/sleep", &["71019"]).undeployed().body())?;
     running(&server, "far")?;
     let of_task = |(pid, line): (u32, String)| (line == "/bin/sleep 71019").then_some(pid);

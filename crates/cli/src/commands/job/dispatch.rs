@@ -74,7 +74,7 @@ pub(crate) async fn run(args: Dispatch) -> Result<ExitCode> {
     // Standard output is the tasks' when their output is written here.
     let voice = if args.wait { Voice::Err } else { Voice::Out };
     let child = made.dispatched_job_id.to_string();
-    args.also.open(&conn, &job_page(&child, conn.namespace()));
+    args.also.open(&conn, &job_page(&child, conn.namespace())).await;
     let mut rows = vec![("Dispatched Job ID", child.clone())];
     if evaluated {
         rows.push(("Evaluation ID", made.eval_id.to_string()));

@@ -155,12 +155,12 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             let conn = api.conn()?;
             match id {
                 None => {
-                    also.open(&conn, "jobs");
+                    also.open(&conn, "jobs").await;
                     list(&conn, &shape).await
                 }
                 Some(id) => {
                     let id = find(&conn, &id).await?;
-                    also.open(&conn, &job_page(&id, conn.namespace()));
+                    also.open(&conn, &job_page(&id, conn.namespace())).await;
                     show(&conn, &shape, &id, Parts { short, all_allocs, evals }).await
                 }
             }

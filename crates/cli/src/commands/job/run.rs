@@ -81,7 +81,7 @@ pub(crate) async fn run(args: Run) -> Result<ExitCode> {
     let shape = Shape { verbose: args.verbose, ..Shape::default() };
     let (job, eval) = (file.typed(), answer.eval_id);
     let namespace = Some(job.namespace.as_str()).filter(|named| !named.is_empty()).unwrap_or(conn.namespace());
-    args.also.open(&conn, &job_page(job.id.as_str(), namespace));
+    args.also.open(&conn, &job_page(job.id.as_str(), namespace)).await;
     if eval.is_nil() {
         output::line(&registered(&job));
         return Ok(ExitCode::SUCCESS);
