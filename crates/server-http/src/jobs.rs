@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use api::{
     With,
-    paging::page,
+    paging::cut,
     shapes::{
         AllocListStub, EvalDetail, GroupScaleStatus, JobDetail, JobExtra, JobListStub, JobScaleStatus, JobSummary,
         JobVersions, eval_detail,
@@ -141,7 +141,13 @@ pub(crate) async fn allocations(ctx: Ctx) -> Result<Reply, HttpError> {
             return ctx.read(index, &allocs.map(stub).collect::<Vec<_>>());
         }
         // Ours: filters and pages, in the order of the list of all allocations. A stock server gives everything.
-        let page = page(allocs, &options, |a| (a.create_index, a.id.to_string()))?;
+        let mut allocs: Vec<_> = allocs.collect();
+        // The order of the ids is that of their texts, which cost more.
+        allocs.sort_unstable_by_key(|a| (a.create_index, a.id));
+        if options.reverse {
+            allocs.reverse();
+        }
+        let page = cut(allocs, &options, |a| (a.create_index, a.id.to_string()))?;
         let stubs: Vec<_> = page.rows.into_iter().map(stub).collect();
         Ok(ctx.read(index, &stubs)?.next_token(page.next_token.as_deref()))
     })

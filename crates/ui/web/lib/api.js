@@ -90,8 +90,11 @@ export function useLive(paths, few = paths) {
         const blocks = !news || news.refused();
         const wait = blocks && index ? `${first.includes("?") ? "&" : "?"}index=${index}&wait=60s` : "";
         news?.forget();
-        const reply = await ask(first + wait, { signal });
-        const replies = [reply, ...await Promise.all(others.map((path) => ask(path, { signal })))];
+        // What waits for a change comes before the others are read; else all are asked for at once.
+        const waited = wait ? [await ask(first + wait, { signal })] : [];
+        const replies = [...waited, ...await Promise.all((wait ? others : [first, ...others])
+          .map((path) => ask(path, { signal })))];
+        const [reply] = replies;
         const data = await Promise.all(replies.map((each) => each.json()));
         if (signal.aborted) return;
         const partial = short && replies.some((each) => each.headers.get("X-Nomad-NextToken"));

@@ -53,7 +53,7 @@ function IfGone({ path, name }) {
 
 export function Client({ id }) {
   const path = `/v1/node/${encodeURIComponent(id)}`;
-  const live = useLive([path, `${path}/allocations`]);
+  const live = useLive([path, `${path}/allocations?stubs=true`]);
   return html`<${Loaded} live=${live}>${([n, allocs]) => html`<${Title}>${plain(n.Name)}<//>
     <div class="box"><dl><dt>State</dt><dd><${State} word=${n.Status} /> ${plain(n.StatusDescription)}</dd>
     <dt>Scheduling</dt><dd><${State} word=${n.DrainStrategy ? "draining" : n.SchedulingEligibility} /></dd>

@@ -86,18 +86,20 @@ export function Job({ id, namespace, tab }) {
       }
       if (tab === "deployments") return html`<${Deployments} all=${more[0] ?? []} />`;
       if (tab === "evaluations") return html`<${Evals} evals=${more[0] ?? []} />`;
-      if (tab === "allocations") return html`<${Grid} job=${job} allocs=${more[0] ?? []} /><${Allocs} allocs=${more[0] ?? []} all />`;
+      if (tab === "allocations") return html`${!live.partial && html`<${Grid} job=${job}
+        allocs=${more[0] ?? []} />`}<${Allocs} allocs=${more[0] ?? []} all=${!live.partial} />`;
       const allocs = more[0] ?? [];
       const runs = allocs.filter((a) => a.ClientStatus === "running");
       const talks = talking(job, allocs);
-      const [kind, sentence] = verdict(job, allocs, more[1] ?? []);
+      // Of a part nothing can be said yet.
+      const [kind, sentence] = live.partial ? ["", ""] : verdict(job, allocs, more[1] ?? []);
       const waiting = (more[1] ?? []).find((e) => e.Status === "blocked");
       return html`<div class="box"><dl><dt>State</dt><dd><${State} word=${job.Stop ? "stopped" : job.Status} />
           <span class=${kind}> ${plain(sentence)}</span></dd>
         <dt>Type</dt><dd>${job.Type}, priority ${job.Priority}</dd><dt>Version</dt><dd>${job.Version}</dd>
         <dt>Groups</dt><dd>${(job.TaskGroups ?? []).map((g) => html`<a key=${g.Name} href=${
           jobHref(id, namespace, encodeURIComponent(g.Name))}>${plain(g.Name)}</a> × ${g.Count} `)}</dd></dl>
-        <${Grid} job=${job} allocs=${allocs} /></div>
+        ${!live.partial && html`<${Grid} job=${job} allocs=${allocs} />`}</div>
         ${waiting && html`<${Why} failed=${waiting.FailedTGAllocs} />`}
         <div class="tools">${job.Stop ? html`<span class="soft">The job is stopped.</span>
           <${Act} label="Start" question=${`Start ${id} again, as version ${job.Version} is?`} run=${() =>

@@ -21,6 +21,8 @@ use super::{
 use crate::local::{BOUND, target_dir, until};
 
 const MANY: usize = 10_000;
+/// The rows of a first screen are there.
+const ROWS: &str = "document.querySelectorAll('tbody tr').length >= 100";
 const WRITERS: usize = 8;
 /// What a page may hold of it.
 const ELEMENTS: u64 = 1_500;
@@ -100,10 +102,7 @@ pub(super) fn jobs(page: &mut Page) -> Result<()> {
     let agent = Agent::start_as("web-many", Role::Server, &[], "")?;
     until("the server", BOUND, || Ok(agent.get("/v1/status/leader").ok()))?;
     written(|writer| (0..MANY / WRITERS).try_for_each(|n| agent.submit(&template(&format!("job-{writer}-{n:04}")))))?;
-    let begun = Instant::now();
-    page.open(&format!("{}/ui/jobs", agent.address()))?;
-    page.shows("job-0-0000")?;
-    let first = begun.elapsed();
+    let first = page.open_until(&format!("{}/ui/jobs", agent.address()), ROWS)?;
     few_elements(page)?;
     page.until("the whole list", &format!("document.body.innerText.includes('of {MANY}')"))?;
     let key = filtered(page, "job-7-1249")?;
@@ -112,7 +111,7 @@ pub(super) fn jobs(page: &mut Page) -> Result<()> {
     page.until("the whole list", &format!("document.body.innerText.includes('of {MANY}')"))?;
     let busy = paged(page)?;
     eprintln!(
-        "    {MANY} jobs: first rows after {first:.2?}, filtered after {key:.0} ms, {requests} requests; going through rows \
+        "    {MANY} jobs: first rows after {first:.0} ms, filtered after {key:.0} ms, {requests} requests; going through rows \
             the page is busy for {busy:.0} ms at most"
     );
     memory(page, "with them")?;
@@ -146,14 +145,14 @@ pub(super) fn allocs(page: &mut Page) -> Result<()> {
         Ok((nodes.stats()?.stored >= MANY as u64).then_some(()))
     })?;
     let begun = Instant::now();
-    page.open(&format!("{}/ui/jobs/big@default/allocations", server.address()))?;
-    page.until("rows", "document.querySelectorAll('tbody tr').length === 100")?;
-    let first = begun.elapsed();
+    let first = page.open_until(&format!("{}/ui/jobs/big@default/allocations", server.address()), ROWS)?;
     page.until("the whole list", &format!("document.body.innerText.includes('of {MANY}')"))?;
     let all = begun.elapsed();
     few_elements(page)?;
     let key = filtered(page, "big.g[4711]")?;
-    eprintln!("    {MANY} allocations: first rows after {first:.2?}, all after {all:.2?}, filtered after {key:.0} ms");
+    eprintln!(
+        "    {MANY} allocations: first rows after {first:.0} ms, all after {all:.2?}, filtered after {key:.0} ms"
+    );
     memory(page, "with them")?;
     let node = server.list("/v1/nodes")?[0]["ID"].as_str().context("a node")?.to_owned();
     let only = json!([{"LTarget": "${node.unique.id}", "RTarget": node, "Operand": "="}]);
@@ -164,11 +163,9 @@ pub(super) fn allocs(page: &mut Page) -> Result<()> {
         let jobs = server.list("/v1/jobs?prefix=dense")?;
         Ok((jobs[0]["JobSummary"]["Summary"]["g"]["Running"] == DENSE).then_some(()))
     })?;
-    let begun = Instant::now();
-    page.open(&format!("{}/ui/clients/{node}", server.address()))?;
-    page.until("its allocations", "document.querySelectorAll('tbody tr').length >= 100")?;
+    let shown = page.open_until(&format!("{}/ui/clients/{node}", server.address()), ROWS)?;
     few_elements(page)?;
-    eprintln!("    a node with more than {DENSE} allocations is shown after {:.2?}", begun.elapsed());
+    eprintln!("    a node with more than {DENSE} allocations is shown after {shown:.0} ms");
     page.open(&format!("{}/ui/topology?q=big", server.address()))?;
     page.until("its room", "document.querySelector('a.marked')?.textContent === 'big'")?;
     let named = "[...document.querySelectorAll('tbody td.name')].filter((e) => e.textContent.trim()).length";

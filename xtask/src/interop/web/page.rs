@@ -189,6 +189,21 @@ impl Page {
         )
     }
 
+    /// Opens an address. How long after the browser has begun the expression has become true and was painted, in
+    /// milliseconds: measured in the page, because asking for it costs time as well.
+    pub(super) fn open_until(&mut self, address: &str, expression: &str) -> Result<f64> {
+        let source = format!(
+            "(() => {{ const look = () => {{ if ({expression}) requestAnimationFrame(() => {{ window.seen = \
+             performance.now(); }}); else requestAnimationFrame(look); }}; \
+             addEventListener('DOMContentLoaded', look); }})()"
+        );
+        let script = self.call("Page.addScriptToEvaluateOnNewDocument", json!({ "source": source }))?;
+        self.open(address)?;
+        self.until(expression, "window.seen > 0")?;
+        self.call("Page.removeScriptToEvaluateOnNewDocument", json!({ "identifier": script["identifier"] }))?;
+        Ok(self.eval("window.seen")?.as_f64().unwrap_or(f64::NAN))
+    }
+
     /// Waits until an expression is true.
     pub(super) fn until(&mut self, what: &str, expression: &str) -> Result<()> {
         let begun = Instant::now();
