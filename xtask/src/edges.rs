@@ -52,7 +52,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // Shells around them.
     ("api", &["filter", "model", "tls"]),
     ("oidc", &["fetch", "login", "tls"]),
-    ("vault", &["model", "tls"]),
+    ("vault", &["fetch", "model", "tls"]),
     ("artifact", &[]),
     ("store", &["clock", "etcd", "model", "state", "tls"]),
     ("driver-host", &["blocking", "driver-proto", "hcl-lang", "open-files", "processes"]),

@@ -69,7 +69,8 @@ fn no_text_becomes_markup() {
     }
 }
 
-/// What all files take within the program, and what a first visit loads of them, without the terminal: in bytes of gzip.
+/// What all files take within the program, and what a first visit loads of them without the terminal, in bytes of
+/// gzip.
 #[test]
 fn the_program_and_a_first_visit_stay_small() {
     let mut found = Vec::new();
@@ -81,5 +82,4 @@ fn the_program_and_a_first_visit_stay_small() {
     let first: usize = sizes.iter().filter(|(name, _)| !terminal(name)).map(|(_, size)| size).sum();
     assert!(sizes.len() >= 9 && all <= 400_000, "{all} bytes in the program: {sizes:?}");
     assert!(first + ui::shell().html.len() <= 150_000, "{first} bytes at the first visit: {sizes:?}");
-    println!("the web UI takes {all} bytes of the program; a first visit loads {first}");
 }

@@ -4,14 +4,10 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper_util::rt::TokioIo;
+use http_body_util::Full;
 use model::Secret;
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-};
+use tokio::net::TcpStream;
 
 use crate::{
     Error, Granted, Health, Mount, Reading, Settings, Unusable,
@@ -255,37 +251,16 @@ impl Vault {
         let request = request.body(Full::new(body)).map_err(|_| format!("the path {path:?} cannot be asked for"))?;
         let stream = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(|e| e.to_string())?;
         match &address.dialer {
-            None => exchange(stream, request).await,
+            None => fetch::exchange(stream, request, MAX_ANSWER).await,
             Some(dialer) => {
                 let stream = dialer.connect(stream, &address.host).await.map_err(|e| tls::why(&e))?;
-                exchange(stream, request).await
+                fetch::exchange(stream, request, MAX_ANSWER).await
             }
         }
     }
 }
 
 const NOBODY: Caller = Caller { token: Secret::none(), namespace: String::new() };
-
-async fn exchange<T>(stream: T, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), String>
-where
-    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let broken = |e: hyper::Error| format!("the connection broke: {e}");
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-    // Ends when the sender is dropped; its errors reach the request.
-    tokio::spawn(async move { connection.await.ok() });
-    let response = sender.send_request(request).await.map_err(broken)?;
-    let status = response.status();
-    if status.is_redirection() {
-        return Err(format!("it answers {status}, and redirects are not followed; write the address that it leads to"));
-    }
-    let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-    let body = body.map_err(|e| match e.is::<http_body_util::LengthLimitError>() {
-        true => format!("the answer is larger than {MAX_ANSWER} bytes"),
-        false => format!("the answer broke off: {e}"),
-    })?;
-    Ok((status, body.to_bytes()))
-}
 
 /// The body of an answer that says yes.
 fn done(status: StatusCode, body: &Bytes) -> Result<Bytes, Error> {

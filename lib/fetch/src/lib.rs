@@ -62,16 +62,20 @@ async fn send(
     let request = request.body(Full::new(Bytes::from(form.unwrap_or_default()))).map_err(|e| e.to_string())?;
     let stream = TcpStream::connect((host, port)).await.map_err(|e| e.to_string())?;
     if !secure {
-        return exchange(stream, request).await;
+        return exchange(stream, request, MAX_ANSWER).await.and_then(done);
     }
     // Without roots a dialler would take any certificate.
     let roots = roots.ok_or("no authority is known for its certificate")?.clone();
     let dialer = Dialer::of_roots(Some(roots), "", Protocol::Http1).map_err(|e| e.to_string())?;
     let stream = dialer.connect(stream, host).await.map_err(|e| tls::why(&e))?;
-    exchange(stream, request).await
+    exchange(stream, request, MAX_ANSWER).await.and_then(done)
 }
 
-async fn exchange<T>(stream: T, request: Request<Full<Bytes>>) -> Result<Bytes, String>
+/// Sends one request over a connection and reads the answer's body, of at most `max` bytes.
+///
+/// # Errors
+/// The connection broke, the answer is larger, or it redirects, which is not followed.
+pub async fn exchange<T>(stream: T, request: Request<Full<Bytes>>, max: usize) -> Result<(StatusCode, Bytes), String>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -81,17 +85,21 @@ where
     tokio::spawn(async move { connection.await.ok() });
     let response = sender.send_request(request).await.map_err(broken)?;
     let status = response.status();
-    let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+    if status.is_redirection() {
+        return Err(format!("it answers {status}, and redirects are not followed; write the address that it leads to"));
+    }
+    let body = Limited::new(response.into_body(), max).collect().await;
     let body = body.map_err(|e| match e.is::<http_body_util::LengthLimitError>() {
-        true => format!("the answer is larger than {MAX_ANSWER} bytes"),
+        true => format!("the answer is larger than {max} bytes"),
         false => format!("the answer broke off: {e}"),
     })?;
-    let body = body.to_bytes();
+    Ok((status, body.to_bytes()))
+}
+
+/// The body of an answer that says 200.
+fn done((status, body): (StatusCode, Bytes)) -> Result<Bytes, String> {
     match status {
         StatusCode::OK => Ok(body),
-        status if status.is_redirection() => {
-            Err(format!("it answers {status}, and redirects are not followed; write the address that it leads to"))
-        }
         status => Err(format!("it answers {status}{}", said(&body))),
     }
 }

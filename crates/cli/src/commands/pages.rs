@@ -27,8 +27,8 @@ impl Also {
         self.ui
     }
 
-    /// Opens the page at a path below `/ui/`, if it is asked for, and tells where it is. Whoever has no browser is told in
-    /// any case.
+    /// Opens the page at a path below `/ui/`, if it is asked for, and tells where it is. Whoever has no browser is told
+    /// in any case.
     pub(crate) async fn open(&self, conn: &Conn, path: &str) {
         let url = format!("{}/ui/{path}", conn.address());
         let browsable = !url.starts_with("unix:");

@@ -24,9 +24,11 @@ async fn writes_answer_what_clients_know_and_no_more() {
     let deployment = c.until("/v1/job/web/deployment", "there", |d| d["ID"].is_string()).await;
     let deployment = deployment["ID"].as_str().expect("an id").to_owned();
     let running = |l: &Value| l.as_array().is_some_and(|l| l.iter().any(|a| a["ClientStatus"] == "running"));
+    c.until("/v1/jobs", "deploying", |jobs| jobs[0]["Deploying"] == true).await;
     let alloc =
         c.until("/v1/job/web/allocations", "running", running).await[0]["ID"].as_str().expect("an id").to_owned();
     c.until("/v1/job/web/deployment", "successful", |d| d["Status"] == "successful").await;
+    assert!(c.get("/v1/jobs").await.json()[0].get("Deploying").is_none());
 
     let template = json!({
         "ID": "mail", "Type": "batch", "ParameterizedJob": {},

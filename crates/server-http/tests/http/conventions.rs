@@ -4,7 +4,7 @@ use std::io::Read as _;
 
 use http::{Method, StatusCode};
 use serde_json::json;
-use server_http::{Guard, HttpOptions, Limits};
+use server_http::{Guard, History, HttpOptions, Limits};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -587,6 +587,25 @@ async fn the_last_hour_begins_with_the_server() {
     let points =
         c.until("/v1/metrics/trends", "a point", |points| points.as_array().is_some_and(|p| !p.is_empty())).await;
     assert!(points[0]["Time"].as_i64() > Some(0) && points[0]["NodesReady"] == 0, "{points}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn longer_times_come_from_a_prometheus_that_answers() {
+    let c = Cluster::start().await;
+    let unknown = c.get("/v1/metrics/history").await;
+    assert!(unknown.status == StatusCode::NOT_FOUND && unknown.text().contains("prometheus_url"), "{}", unknown.text());
+    for seconds in ["59", "99999999", "x"] {
+        let refused = c.get(&format!("/v1/metrics/history?seconds={seconds}")).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{seconds}: {}", refused.text());
+    }
+    // Nobody listens there.
+    let history = Some(History::new("http://127.0.0.1:1/", None));
+    let c = Cluster::with(HttpOptions { history, ..HttpOptions::default() }, Limits::default()).await;
+    assert_eq!(c.get("/v1/agent/features").await.json()["History"], true);
+    let away = c.get("/v1/metrics/history?seconds=3600").await;
+    let told = away.text();
+    assert!(away.status == StatusCode::BAD_GATEWAY, "{told}");
+    assert!(told.contains("could not ask Prometheus at http://127.0.0.1:1: "), "{told}");
 }
 
 /// What the reference says of a refused endpoint is what its answer says.

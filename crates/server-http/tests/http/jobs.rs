@@ -90,6 +90,11 @@ async fn from_registration_to_purge() {
     assert_eq!(ids, all, "of one evaluation: by id");
     let none = c.get("/v1/job/from-file/allocations?filter=ClientStatus==failed").await;
     assert_eq!(none.json(), json!([]));
+    // Ours: of a node the rows alone.
+    let rows = c.get(&format!("/v1/node/{}/allocations?stubs=true", n.id)).await.json();
+    assert!(rows[0]["NodeName"] == "one" && rows[0]["Job"].is_null() && rows[0]["TaskStates"].is_null(), "{rows}");
+    assert!(rows[0]["AllocatedResources"]["Tasks"]["server"].is_object(), "{rows}");
+    assert!(c.get(&format!("/v1/node/{}/allocations", n.id)).await.json()[0]["Job"].is_object());
     let alloc_id = allocs[0]["ID"].as_str().expect("id").to_owned();
     let alloc = c.get(&format!("/v1/allocation/{alloc_id}")).await.json();
     assert_eq!((&alloc["Job"]["ID"], &alloc["NodeID"]), (&json!("from-file"), &json!(n.id)));

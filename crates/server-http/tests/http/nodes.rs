@@ -219,6 +219,8 @@ async fn remote_tasks_are_shown_with_what_is_promised() {
         "{list}"
     );
     assert_eq!((&list[0]["Manager"]["NodeID"], &list[0]["UnmanagedSince"]), (&json!(n.id), &json!(0)));
+    let jobs = c.get("/v1/jobs").await.json();
+    assert!(jobs[0]["ID"] == "far/job" && jobs[0].get("Unmanaged").is_none(), "{jobs}");
     let guarantee = &list[0]["Guarantee"];
     assert_eq!(
         (&guarantee["Level"], &guarantee["ExactlyOne"], &guarantee["Fenced"]),

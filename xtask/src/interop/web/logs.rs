@@ -56,8 +56,8 @@ pub(super) fn followed(page: &mut Page) -> Result<()> {
 pub(super) fn large(page: &mut Page) -> Result<()> {
     let agent = started("web-large-log")?;
     let script = "while [ ! -e $NOMAD_TASK_DIR/go ]; do sleep 0.05; done; \
-        yes \"$(printf '\\033[31mred\\033[0m of a hundred megabytes, \\033[1mbold\\033[0m, \\033]0;owned\\007plain')\" | \
-        head -c 100000000; echo; echo the last line; exec sleep 71031";
+        line='\\033[31mred\\033[0m of a hundred megabytes, \\033[1mbold\\033[0m, \\033]0;owned\\007plain'; \
+        yes \"$(printf \"$line\")\" | head -c 100000000; echo; echo the last line; exec sleep 71031";
     let job = Job::script("large", "service", "raw_exec", script).undeployed();
     agent.submit(&job.task(json!({"LogConfig": {"MaxFiles": 5, "MaxFileSizeMB": 40}})).body())?;
     let alloc = running(&agent, "large")?;

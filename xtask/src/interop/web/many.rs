@@ -75,11 +75,13 @@ fn filtered(page: &mut Page, text: &str) -> Result<f64> {
 /// not answer to anybody; 0 where the browser calls none long, which begins at 50 ms.
 fn paged(page: &mut Page) -> Result<f64> {
     let longest = page.eval(
-        "(async () => { let longest = 0; const seen = new PerformanceObserver((list) => list.getEntries().forEach((task) => \
-         { longest = Math.max(longest, task.duration); })); seen.observe({ type: 'longtask' }); \
+        "(async () => { let longest = 0; \
+         const seen = new PerformanceObserver((list) => list.getEntries().forEach((task) => { \
+         longest = Math.max(longest, task.duration); })); seen.observe({ type: 'longtask' }); \
          const more = (title) => [...document.querySelectorAll('button')].find((b) => b.textContent === title); \
-         for (const title of ['More', 'More', 'More', 'Back', 'Back']) { more(title).click(); window.scrollBy(0, 4000); \
-         await new Promise((done) => setTimeout(done, 200)); } seen.disconnect(); return longest; })()",
+         for (const title of ['More', 'More', 'More', 'Back', 'Back']) { more(title).click(); \
+         window.scrollBy(0, 4000); await new Promise((done) => setTimeout(done, 200)); } \
+         seen.disconnect(); return longest; })()",
     )?;
     Ok(longest.as_f64().unwrap_or(f64::NAN))
 }
@@ -111,8 +113,8 @@ pub(super) fn jobs(page: &mut Page) -> Result<()> {
     page.until("the whole list", &format!("document.body.innerText.includes('of {MANY}')"))?;
     let busy = paged(page)?;
     eprintln!(
-        "    {MANY} jobs: first rows after {first:.0} ms, filtered after {key:.0} ms, {requests} requests; going through rows \
-            the page is busy for {busy:.0} ms at most"
+        "    {MANY} jobs: first rows after {first:.0} ms, filtered after {key:.0} ms, {requests} requests; rows \
+            keep the page busy for {busy:.0} ms at most"
     );
     memory(page, "with them")?;
     // Others come, up to a hundred each second, and the page is kept fresh.

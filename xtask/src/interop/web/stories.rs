@@ -123,10 +123,11 @@ fn lives(page: &mut Page) -> Result<()> {
     page.shows("No job has been registered yet.")?;
     // The first paint, and the largest one: then all is there.
     let painted = page.eval(
-        "new Promise((done) => new PerformanceObserver((list) => done([performance.getEntriesByType('paint')[0]?.startTime, \
+        "new Promise((done) => new PerformanceObserver((list) => done([list.getEntries()[0].startTime, \
          list.getEntries().at(-1).startTime])).observe({ type: 'largest-contentful-paint', buffered: true }))",
     )?;
-    eprintln!("    a first visit: painted first and largest after {painted} ms");
+    let bytes = page.eval("performance.getEntriesByType('resource').reduce((sum, r) => sum + r.encodedBodySize, 0)")?;
+    eprintln!("    a first visit: {bytes} bytes; the first paint that counts and the last after {painted} ms");
     // It would wait for an hour before it ends.
     let body = sleeps("comes").group(json!({"ShutdownDelay": 3_600_000_000_000_u64})).body();
     agent.submit(&body)?;
