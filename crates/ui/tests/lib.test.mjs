@@ -14,9 +14,9 @@ import { scores } from "../web/lib/scores.js";
 import { nodesOf, places, SHOWN, verdict } from "../web/lib/slots.js";
 import { taskLanes } from "../web/lib/tasklanes.js";
 import { devices } from "../web/lib/devices.js";
-import { moment, plain, shortly, span, unplaced } from "../web/lib/format.js";
+import { moment, plain, shortly, span, unblocks, unplaced } from "../web/lib/format.js";
 import { meaning, rowOf } from "../web/lib/keys.js";
-import { lanes } from "../web/lib/lanes.js";
+import { lanes, ledSince } from "../web/lib/lanes.js";
 import { byDatacenter, loads, providers, room } from "../web/lib/loads.js";
 import { matches } from "../web/lib/matches.js";
 import { variablesOf } from "../web/lib/variables.js";
@@ -392,4 +392,13 @@ test("a log grows at its end and is cut at its beginning, and what stays is the 
   const red = grown(EMPTY, `\x1b[31m${"y".repeat(79)}\n`.repeat(1) + `${"z".repeat(99)}\n`.repeat(200), 1e6).log;
   assert.ok(red.blocks.length > 1 && red.blocks.every((block, i) => coloured(block.text, block.style)[0].name === "ansi-red" || i === 0));
   assert.deepEqual(styleAfter("\x1b[1;32mgo"), { colour: "green", bold: true });
+});
+
+test("what would place a group, and since when servers are led", () => {
+  assert.equal(unblocks({ NodesEvaluated: 1, ConstraintFiltered: { "${node.class} = large": 1 }, DimensionExhausted: { memory: 1 } }),
+    "It would be placed by a node with ${node.class} = large; by more memory on a node, or a job that asks for less of it. " +
+    "The servers try again by themselves.");
+  assert.match(unblocks({}), /^It would be placed by a ready node/);
+  assert.equal(unblocks({ NodesEvaluated: 1 }), "");
+  assert.deepEqual([ledSince([]), ledSince([{ Time: 5e9 }]), ledSince(Array(360).fill({ Time: 5e9 }))], [0, 5000, 0]);
 });

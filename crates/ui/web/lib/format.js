@@ -70,5 +70,17 @@ export function unplaced(metric) {
   return out;
 }
 
+/** What would place a group that was not placed, by the scheduler's reasons. */
+export function unblocks(metric) {
+  const m = metric ?? {};
+  const out = [];
+  if ((m.NodesEvaluated ?? 0) === 0) out.push("a ready node in the job's pool and datacenters");
+  const keys = (map) => Object.keys(map ?? {});
+  keys(m.ConstraintFiltered).forEach((what) => out.push(what.includes(" ") ? `a node with ${what}` : `a node without ${what}`));
+  keys(m.DimensionExhausted).forEach((what) => out.push(`more ${what} on a node, or a job that asks for less of it`));
+  if (m.QuotaExhausted?.length) out.push("a higher limit of the namespace, or fewer allocations in it");
+  return out.length ? `It would be placed by ${out.join("; by ")}. The servers try again by themselves.` : "";
+}
+
 /** The words that somebody has typed into one field, by blanks or commas. */
 export const words = (text) => text.split(/[\s,]+/).filter(Boolean);

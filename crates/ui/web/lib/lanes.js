@@ -1,5 +1,11 @@
 // The lanes of a remote task's managers, from the events of its record. Pure.
 
+/** Points that a server keeps. One that has more seen than these no longer shows when it began. */
+const POINTS = 360;
+
+/** When the server that leads began to lead, in milliseconds, from the points of its last hour; 0 = longer ago. */
+export const ledSince = (points) => (points.length && points.length < POINTS ? points[0].Time / 1e6 : 0);
+
 /** Servers of an earlier release told the kind of an event in its message only. */
 const unmanaged = (event) => event.kind === "unmanaged" || (!event.kind && event.message.startsWith("unmanaged"));
 

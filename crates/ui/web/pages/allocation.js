@@ -24,16 +24,16 @@ export function Allocation({ id, task }) {
       <${Chain} alloc=${a} />${(a.RemoteTasks ?? []).map((r) => html`<dt key=${r.SlotName}>Remote task</dt><dd>
         <a href=${slotHref(r.SlotName)}>${plain(r.SlotName)}</a>, ${r.Unmanaged ? "managed by no node" :
         `managed by ${plain(r.ManagerName)}`}, epoch ${r.Epoch}</dd>`)}</dl></div>
-      <div class="tools"><${Act} label="Restart" question=${`Restart the tasks of ${a.Name} in place?`}
+      <div class="tools">${!["complete", "failed", "lost"].includes(a.ClientStatus) && html`<${Act} label="Restart" question=${`Restart the tasks of ${a.Name} in place?`}
         run=${() => write(`/v1/client/allocation/${a.ID}/restart`, { AllTasks: false, TaskName: "" })} />
         <${Act} label="Stop" danger question=${`Stop ${a.Name}? It is placed again, perhaps elsewhere.`}
         run=${() => write(`${path}/stop`, {})} />${delays(a.Job) && html`<${Act} label="Stop without delay" danger
         question=${`Stop ${a.Name} and leave its shutdown_delay out? It is placed again, perhaps elsewhere.`}
-        run=${() => write(`${path}/stop?no_shutdown_delay=true`, {})} />`}<a data-key="f" href=${filesHref(a.ID, "/")}>Files</a>${tasks.filter(([, t]) =>
+        run=${() => write(`${path}/stop?no_shutdown_delay=true`, {})} />`}`}<a data-key="f" href=${filesHref(a.ID, "/")}>Files</a>${tasks.filter(([, t]) =>
         t.State === "running").map(([name]) => html`<a key=${name} data-key="x" href=${execHref(a, name)}>Exec in ${plain(name)}</a>`)}
       </div>
       ${a.ClientStatus === "running" && html`<${Usage} alloc=${a} />`}
-      <${Checks} alloc=${a} />
+      ${a.ClientStatus === "running" && checked(a) && html`<${Checks} alloc=${a} />`}
       <h2>What happened</h2><${Lanes} states=${a.TaskStates} /><${Table} heads=${["When", "Task", "Event", "What"]} none="Nothing yet."
         rows=${tasks.flatMap(([name, t]) => (t.Events ?? []).map((e) => ({ ...e, name }))).sort((x, y) => y.Time - x.Time)}
         row=${(e) => html`<tr><td class="num"><${Age} at=${e.Time} past /></td><td>${plain(e.name)}</td>
@@ -75,6 +75,12 @@ function Chain({ alloc }) {
 }
 
 const CHECKED_MS = 5000;
+
+/** Whether services of its group, or of a task in it, have checks. */
+function checked(alloc) {
+  const group = (alloc.Job?.TaskGroups ?? []).find((g) => g.Name === alloc.TaskGroup);
+  return [group, ...(group?.Tasks ?? [])].some((of) => (of?.Services ?? []).some((s) => s.Checks?.length));
+}
 
 /** The checks of its services, which its node makes. */
 function Checks({ alloc }) {

@@ -1,21 +1,34 @@
 // A job that makes others, by dispatch or by time: its last children, and the next one by hand.
-import { useState } from "../vendor/hooks.js";
+import { useEffect, useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { useLive, write } from "../lib/api.js";
 import { encode } from "../lib/base64.js";
-import { plain, state } from "../lib/format.js";
+import { moment, plain, span, state } from "../lib/format.js";
 import { jobHref } from "../lib/routes.js";
+import { chosen } from "../lib/settings.js";
 import { Act, Age, Loaded, Problem, State, Table } from "../lib/parts.js";
 import { worst } from "../lib/jobs.js";
 
 const LAST = 50;
 
+/** When the clock launches it next: the servers say so in a plan, to whoever may make one. */
+function useNextLaunch(job, path, ns) {
+  const [next, set] = useState("");
+  useEffect(() => {
+    if (!job.Periodic?.Enabled || job.Stop) return;
+    write(`${path}/plan${ns}`, { Job: job, Diff: false }).then((plan) => set(plan.NextPeriodicLaunch ?? ""), () => {});
+  }, [job.ID, job.Version, job.Stop]);
+  return next.startsWith("0001") ? 0 : Date.parse(next);
+}
+
 export function Children({ job, ns, path }) {
+  const next = useNextLaunch(job, path, ns);
   const live = useLive([`/v1/jobs?prefix=${encodeURIComponent(`${job.ID}/`)}&namespace=${encodeURIComponent(job.Namespace)}`]);
   const { Periodic: periodic, ParameterizedJob: template } = job;
   return html`${periodic && html`<div class="box"><dl><dt>Launched</dt><dd>${[periodic.Spec, ...(periodic.Specs ?? [])]
       .filter(Boolean).map((spec) => html`<code>${plain(spec)}</code> `)}${plain(periodic.TimeZone)}${
       periodic.Enabled ? "" : ", switched off"}</dd>
+    ${next > 0 && html`<dt>Next launch</dt><dd>in ${span(next - Date.now())}, at ${moment(next * 1e6, chosen("zone"))}</dd>`}
     <dt>While one runs</dt><dd>${periodic.ProhibitOverlap ? "the next waits for its time after that" : "the next is launched beside it"}</dd>
     </dl></div><div class="tools"><${Act} label="Launch now" question=${`Launch ${job.ID} now, whatever the time is?`}
       run=${() => write(`${path}/periodic/force${ns}`, {})} /></div>`}

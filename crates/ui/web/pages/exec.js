@@ -2,8 +2,8 @@
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { useLive } from "../lib/api.js";
-import { token } from "../lib/token.js";
-import { decode, encode } from "../lib/base64.js";
+import { encode } from "../lib/base64.js";
+import { actionPath, session } from "../lib/session.js";
 import { plain } from "../lib/format.js";
 import { allocHref, jobHref } from "../lib/routes.js";
 import { Cli, Dialog, Loaded, Title } from "../lib/parts.js";
@@ -28,12 +28,16 @@ async function connect({ box, job, alloc, task, namespace, command, action, said
     document.querySelector("h1")?.focus();
     return false;
   });
-  const query = new URLSearchParams({ task, namespace, tty: "true", ws_handshake: "true",
-    ...(action ? { action, allocID: alloc } : { command: JSON.stringify(command) }) });
-  const scheme = location.protocol === "https:" ? "wss" : "ws";
-  const path = action ? `/v1/job/${encodeURIComponent(job)}/action` : `/v1/client/allocation/${alloc}/exec`;
-  const socket = new WebSocket(`${scheme}://${location.host}${path}?${query}`);
-  const send = (message) => { if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify(message)); };
+  const path = action ? actionPath(job) : `/v1/client/allocation/${alloc}/exec`;
+  const { send, close } = session(path, { task, namespace, tty: "true",
+    ...(action ? { action, allocID: alloc } : { command: JSON.stringify(command) }) }, {
+    opened: () => {
+      sized();
+      term.focus();
+      said({ over: false, text: "Connected. Ctrl+Shift+Esc leaves the terminal." });
+    },
+    out: (bytes) => term.write(bytes),
+    over: (text) => said({ over: true, text }) });
   const type = (text) => send({ stdin: { data: encode(text) } });
   const sized = () => { fit.fit(); send({ tty_size: { height: term.rows, width: term.cols } }); };
   const paste = (e) => {
@@ -47,29 +51,10 @@ async function connect({ box, job, alloc, task, namespace, command, action, said
   box.addEventListener("paste", paste, true);
   addEventListener("resize", sized);
   term.onData(type);
-  let ended = false;
-  // Sent every ten seconds, so that everybody between knows that somebody is there.
-  const alive = setInterval(() => send({}), 10_000);
-  const over = (text) => { if (!ended) { ended = true; clearInterval(alive); said({ over: true, text }); } };
-  socket.onopen = () => {
-    send({ version: 1, auth_token: token() });
-    sized();
-    term.focus();
-    said({ over: false, text: "Connected. Ctrl+Shift+Esc leaves the terminal." });
-  };
-  socket.onmessage = ({ data }) => {
-    const { stdout, stderr, exited, result } = JSON.parse(data);
-    [stdout, stderr].forEach((part) => { if (part?.data) term.write(decode(part.data)); });
-    if (exited) over(`The command ended with exit code ${result?.exit_code ?? 0}.`);
-  };
-  socket.onclose = ({ code, reason }) => over(reason ? `Closed: ${reason}` :
-    `The connection was lost (code ${code}); the agent's log says more.`);
   return () => {
-    ended = true;
-    clearInterval(alive);
     removeEventListener("resize", sized);
     box.removeEventListener("paste", paste, true);
-    socket.close();
+    close();
     term.dispose();
   };
 }

@@ -1,11 +1,12 @@
 import { useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { useLive, write } from "../lib/api.js";
-import { plain, unplaced } from "../lib/format.js";
+import { plain, unblocks, unplaced } from "../lib/format.js";
 import { delays, verdict } from "../lib/slots.js";
 import { allocWords, newestFirst, talking } from "../lib/allocs.js";
 import { faults, faulty, folded, tally, unfolded, wanted, words } from "../lib/jobs.js";
 import { allocHref, editHref, jobHref, nodeHref } from "../lib/routes.js";
+import { Actions } from "./actions.js";
 import { Children } from "./children.js";
 import { ServicesOf } from "./cluster.js";
 import { Definition } from "./definition.js";
@@ -55,7 +56,7 @@ function Filled({ job }) {
 
 const TABS = [["", "Overview"], ["allocations", "Allocations"], ["deployments", "Deployments"],
   ["evaluations", "Evaluations"], ["versions", "Versions"], ["services", "Services"], ["clients", "Nodes"], ["variables", "Variables"],
-  ["definition", "Definition"]];
+  ["actions", "Actions"], ["definition", "Definition"]];
 const OF_PARENTS = [["dispatch", "Children"]];
 const isParent = (job) => Boolean(job?.Periodic || job?.ParameterizedJob);
 
@@ -79,6 +80,7 @@ export function Job({ id, namespace, tab }) {
       if (tab === "services") return html`<${ServicesOf} id=${id} namespace=${namespace} />`;
       if (tab === "versions") return html`<${Versions} job=${job} path=${path} ns=${ns} />`;
       if (tab === "variables") return html`<${VariablesOf} id=${id} namespace=${namespace} />`;
+      if (tab === "actions") return html`<${Actions} job=${job} path=${path} ns=${ns} />`;
       if (tab === "clients") return html`<${NodesOf} allocs=${more[0] ?? []} />`;
       if (!named) {
         return html`<${GroupOf} job=${job} name=${tab} path=${path} ns=${ns} /><h2>Allocations</h2>
@@ -133,7 +135,7 @@ export function Job({ id, namespace, tab }) {
 /** The scheduler's reasons, group by group. */
 export const Why = ({ failed }) => html`<div class="box bad"><b>Not everything is placed</b>
   ${Object.entries(failed ?? {}).map(([group, metric]) => html`<p><b>${plain(group)}</b></p>
-    <ul>${unplaced(metric).map((line) => html`<li>${plain(line)}</li>`)}</ul>`)}</div>`;
+    <ul>${unplaced(metric).map((line) => html`<li>${plain(line)}</li>`)}</ul><p>${plain(unblocks(metric))}</p>`)}</div>`;
 
 /** From so many rows on, there is a filter. */
 const MANY = 20;

@@ -4,7 +4,7 @@ import { html } from "../lib/html.js";
 import { read, useEvery, useLive, write } from "../lib/api.js";
 import { plain, shortly, span } from "../lib/format.js";
 import { doubles, orphans } from "../lib/doubles.js";
-import { lanes } from "../lib/lanes.js";
+import { lanes, ledSince } from "../lib/lanes.js";
 import { allocHref, nodeHref, slotHref } from "../lib/routes.js";
 import { Act, Age, Cli, Loaded, Search, State, Table, Title, useFilter } from "../lib/parts.js";
 import { FATES } from "./clients.js";
@@ -38,6 +38,9 @@ export function Remote() {
         plain(t.ManagerName)}</td><td class="num">${t.Epoch - 1}</td><td class="wide" title=${plain(t.Guarantee?.Reason)}>${plain(t.Guarantee?.Level)}</td>
       <td class="wide">${plain(t.ProviderId)}</td>
       <td class="wide">${plain(t.Driver)}</td></tr>`} />
+      ${swept.data && html`<p class="soft">${sweeps.length ? html`The runtimes were last asked for orphaned instances${" "}
+        <${Age} at=${Math.min(...sweeps.map((s) => s.At))} past />.` : `No runtime has been asked for orphaned instances yet:
+        that none is seen does not mean that there is none.`}</p>`}
       ${swept.error && html`<p class="warn">${plain(`Orphaned instances are not known: ${swept.error.message}`)}</p>`}
       ${lone.length > 0 && html`<h2>Orphaned instances</h2><p class="soft">A runtime has them, and no record knows
         them.</p><${Orphans} all=${lone} />`}
@@ -100,6 +103,8 @@ function useNames(ids) {
 /** The instance as one bar, the managers below it. The table of events says the same in words. */
 function Bars({ task }) {
   const all = lanes(task, Date.now());
+  const trends = useEvery("/v1/metrics/trends", 10_000);
+  const led = ledSince(trends.data?.[0] ?? []);
   const name = useNames(all.lanes.map((lane) => lane.node).filter(Boolean));
   const x = (ms) => ((ms - all.from) / Math.max(1, all.to - all.from)) * 1000;
   const high = 52 + all.lanes.length * 28;
@@ -107,6 +112,8 @@ function Bars({ task }) {
     aria-label="The instance and its managers over time">
     <rect class="instance" x="0" y="4" width="1000" height="26" rx="4" />
     <text class="onbar" x="8" y="22">incarnation ${String(task.IncarnationID).slice(0, 8)} ${span(all.to - all.from)}</text>
+    ${led > all.from && html`<path class="restart" d=${`M${x(led)} 0V${high}`}><title>${
+      `the server that leads began to lead ${span(Date.now() - led)} ago`}</title></path>`}
     ${all.gaps.map((gap) => html`<rect class="gap" x=${x(gap.from)} y="36" height=${high - 44}
       width=${Math.max(3, x(gap.to) - x(gap.from))} />`)}
     ${all.lanes.map((lane, i) => {
@@ -118,6 +125,7 @@ function Bars({ task }) {
           text-anchor=${before && !inside ? "end" : "start"}>${`epoch ${lane.epoch}, ${by}${span(lane.to - lane.from)}`}
           <title>${plain(lane.message)}</title></text>`;
     })}</svg></div>
+    ${led > all.from && html`<p class="soft">┊ the servers have been led anew ${span(Date.now() - led)} ago; the instance went on</p>`}
     ${all.gaps.map((gap, i) => html`<p class="warn">▲ unmanaged for ${shortly(gap.to - gap.from)}${all.now &&
       i === all.gaps.length - 1 ? " until now; the instance goes on" : ", then adopted; the instance went on"}</p>`)}</div>`;
 }

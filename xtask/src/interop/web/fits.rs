@@ -24,7 +24,8 @@ pub(super) fn of_jobs(page: &mut Page) -> Result<()> {
     let eval =
         agent.list(&format!("/v1/job/{long}/evaluations"))?[0]["ID"].as_str().context("an evaluation")?.to_owned();
     let job = format!("/ui/jobs/{long}@default");
-    let tabs = ["allocations", "versions", "evaluations", "services", "clients", "variables", "definition", "g"];
+    let tabs =
+        ["allocations", "versions", "evaluations", "services", "clients", "variables", "actions", "definition", "g"];
     let mut links = vec!["/ui/jobs".to_owned(), job.clone()];
     links.extend(tabs.map(|tab| format!("{job}/{tab}")));
     links.extend([

@@ -5,6 +5,7 @@
 mod away;
 mod axe;
 mod demo;
+mod drain;
 mod fits;
 mod history;
 mod kit;

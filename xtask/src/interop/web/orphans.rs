@@ -52,6 +52,7 @@ fn decided(page: &mut Page, dir: &Path) -> Result<()> {
     server.until_healthy(&["remote_exec"], 1)?;
     page.open(&format!("{}/ui/remote", server.address()))?;
     page.shows("A runtime has them, and no record knows them.")?;
+    page.shows("The runtimes were last asked for orphaned instances")?;
     page.shows(SLOT)?;
     // The job comes again, and the person says that this is its instance.
     server.submit(&job())?;

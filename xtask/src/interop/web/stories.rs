@@ -11,7 +11,7 @@ use super::{
         cluster::{self, Agent},
         job::Job,
     },
-    Story, away, demo, fits, history,
+    Story, away, demo, drain, fits, history,
     kit::{end, in_runtime, running, sleeps, started, two_managers},
     logs, many, orphans, others,
     page::Page,
@@ -55,6 +55,7 @@ pub(super) const ALL: &[Story] = &[
     ("ten thousand jobs are shown and filtered, while others come", many::jobs),
     ("ten thousand allocations are shown and filtered", many::allocs),
     ("a manager is killed under a remote task, which goes on", killed),
+    ("a drain does what its preview says", drain::drain),
     ("the demo is watched while its managers die", demo::demo),
 ];
 
@@ -78,6 +79,7 @@ fn links(page: &mut Page) -> Result<()> {
         ("/ui/jobs/web@default/versions".to_owned(), "current"),
         ("/ui/jobs/web@default/definition".to_owned(), "raw_exec"),
         ("/ui/jobs/web@default/variables".to_owned(), "The job may read no variable."),
+        ("/ui/jobs/web@default/actions".to_owned(), "The job names no actions."),
         ("/ui/jobs/web@default/clients".to_owned(), "web-links"),
         ("/ui/jobs/web@default/g".to_owned(), "Its count has not been changed by scaling."),
         (format!("/ui/clients/{node}/monitor"), "Log of node"),
@@ -202,6 +204,7 @@ fn unplaced(page: &mut Page) -> Result<()> {
     page.click("picky")?;
     page.shows("Not everything is placed")?;
     page.shows("1 filtered by ${node.class} = large (web-unplaced)")?;
+    page.shows("It would be placed by a node with ${node.class} = large. The servers try again by themselves.")?;
     page.document("unplaced")?;
     agent.submit(&sleeps("picky").body())?;
     page.hides("Not everything is placed")?;
@@ -373,6 +376,7 @@ fn children(page: &mut Page) -> Result<()> {
     agent.submit(&hourly)?;
     page.open(&format!("{}/ui/jobs/hourly@default/dispatch", agent.address()))?;
     page.shows("0 0 1 1 *")?;
+    page.shows("Next launch")?;
     page.click("Launch now")?;
     page.shows("whatever the time is?")?;
     page.click("Launch now")?;
@@ -689,7 +693,7 @@ fn killed(page: &mut Page) -> Result<()> {
 }
 
 fn manager_killed(page: &mut Page, dir: &Path) -> Result<()> {
-    let (server, mut nodes) = two_managers(["web-a", "web-b"], dir)?;
+    let (mut server, mut nodes) = two_managers(["web-a", "web-b"], dir)?;
     server.submit(&Job::command("far", "service", "remote_exec", "/bin/sleep", &["71019"]).undeployed().body())?;
     running(&server, "far")?;
     let of_task = |(pid, line): (u32, String)| (line == "/bin/sleep 71019").then_some(pid);
@@ -727,6 +731,14 @@ fn manager_killed(page: &mut Page, dir: &Path) -> Result<()> {
     let named = "['web-a', 'web-b'].every((n) => document.querySelector('svg.lanes').textContent.includes(n))";
     page.until("the names of both managers", named)?;
     page.document("remote")?;
+    // Neither do servers that start again interrupt anything.
+    server.crash()?;
+    server.restart()?;
+    until("the server", BOUND, || Ok(server.get("/v1/status/leader").ok()))?;
+    page.open(&format!("{}/ui/remote/default/far.g[0]/t", server.address()))?;
+    page.shows("the servers have been led anew")?;
+    page.until("the moment on the axis", "document.querySelectorAll('svg.lanes .restart').length === 1")?;
+    server.until_healthy(&["remote_exec"], 1)?;
     ensure!(pids() == before, "it is the same process: {before:?}, {:?}", pids());
     server.delete("/v1/job/far")?;
     until("the end of the instance", BOUND, || Ok(pids().is_empty().then_some(())))

@@ -99,5 +99,13 @@ pub(super) fn terminal(page: &mut Page) -> Result<()> {
     page.choose("Action", "greet")?;
     page.click("Run again")?;
     page.until("what the action says", &says("hello from an action"))?;
+    // All that a job names has a page, with what each run said.
+    page.open(&format!("{}/ui/jobs/shell@default/actions", agent.address()))?;
+    page.shows("/bin/echo hello from an action")?;
+    page.click("Run on one")?;
+    page.shows("Run greet in shell.g[0]?")?;
+    page.click("Run on one")?;
+    page.shows("The command ended with exit code 0.")?;
+    page.until("what it said", "document.querySelector('pre.log').textContent.trim() === 'hello from an action'")?;
     end(&agent, "shell")
 }
