@@ -57,7 +57,8 @@ fn a_server_that_stood_still_takes_no_healthy_task_for_lost() {
             .any(|note| note.as_str().is_some_and(|n| n.contains("stood still")))
             .then_some(())
     });
-    assert!(fleet.server.log().contains("the server stood still for"), "the log says it, too");
+    // The log is written a moment after it is known.
+    until("the log to say it, too", || fleet.server.log().contains("the server stood still for").then_some(()));
     // For as long as it would have taken to lose them.
     let again = Instant::now();
     while again.elapsed() < Duration::from_secs(3) {
