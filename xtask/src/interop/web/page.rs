@@ -288,7 +288,7 @@ impl Page {
                 params["text"] = "\r".into();
                 params["windowsVirtualKeyCode"] = 13.into();
             }
-            let others = [("Tab", 9), ("Escape", 27), ("ArrowDown", 40)];
+            let others = [("Tab", 9), ("Escape", 27), ("ArrowDown", 40), ("Backspace", 8)];
             if let Some((_, code)) = others.iter().find(|(name, _)| *name == key) {
                 params["windowsVirtualKeyCode"] = (*code).into();
             }
