@@ -71,6 +71,17 @@ fn filtered(page: &mut Page, text: &str) -> Result<f64> {
     Ok(took.as_f64().unwrap_or(f64::NAN))
 }
 
+/// From the click on a link of the page to the painted rows of another one, in milliseconds.
+fn clicked(page: &mut Page, link: &str) -> Result<f64> {
+    let took = page.eval(&format!(
+        "(async () => {{ const link = [...document.querySelectorAll('nav a')].find((a) => a.textContent === '{link}'); \
+         const begun = performance.now(); link.click(); \
+         while (!({ROWS})) await new Promise(requestAnimationFrame); \
+         await new Promise(requestAnimationFrame); return performance.now() - begun; }})()"
+    ))?;
+    Ok(took.as_f64().unwrap_or(f64::NAN))
+}
+
 /// Goes on through the rows. The longest time that the page was busy with one thing, in milliseconds: meanwhile it does
 /// not answer to anybody; 0 where the browser calls none long, which begins at 50 ms.
 fn paged(page: &mut Page) -> Result<f64> {
@@ -107,14 +118,18 @@ pub(super) fn jobs(page: &mut Page) -> Result<()> {
     let first = page.open_until(&format!("{}/ui/jobs", agent.address()), ROWS)?;
     few_elements(page)?;
     page.until("the whole list", &format!("document.body.innerText.includes('of {MANY}')"))?;
+    page.open(&format!("{}/ui/servers", agent.address()))?;
+    page.shows("leads")?;
+    let click = clicked(page, "Jobs")?;
+    page.until("the whole list", &format!("document.body.innerText.includes('of {MANY}')"))?;
     let key = filtered(page, "job-7-1249")?;
     let requests = page.eval("performance.getEntriesByType('resource').length + 1")?;
     page.open(&format!("{}/ui/jobs", agent.address()))?;
     page.until("the whole list", &format!("document.body.innerText.includes('of {MANY}')"))?;
     let busy = paged(page)?;
     eprintln!(
-        "    {MANY} jobs: first rows after {first:.0} ms, filtered after {key:.0} ms, {requests} requests; rows \
-            keep the page busy for {busy:.0} ms at most"
+        "    {MANY} jobs: first rows {click:.0} ms after a click, {first:.0} ms after nothing, filtered after \
+            {key:.0} ms, {requests} requests; rows keep the page busy for {busy:.0} ms at most"
     );
     memory(page, "with them")?;
     // Others come, up to a hundred each second, and the page is kept fresh.
@@ -152,8 +167,12 @@ pub(super) fn allocs(page: &mut Page) -> Result<()> {
     let all = begun.elapsed();
     few_elements(page)?;
     let key = filtered(page, "big.g[4711]")?;
+    page.open(&format!("{}/ui/jobs/big@default/services", server.address()))?;
+    page.shows("The job has no service.")?;
+    let click = clicked(page, "Allocations")?;
     eprintln!(
-        "    {MANY} allocations: first rows after {first:.0} ms, all after {all:.2?}, filtered after {key:.0} ms"
+        "    {MANY} allocations: first rows {click:.0} ms after a click, {first:.0} ms after nothing, all after \
+            {all:.2?}, filtered after {key:.0} ms"
     );
     memory(page, "with them")?;
     let node = server.list("/v1/nodes")?[0]["ID"].as_str().context("a node")?.to_owned();
