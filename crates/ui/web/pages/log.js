@@ -29,9 +29,17 @@ export function Logs({ alloc, task }) {
   const [wraps, setWraps] = useState(true);
   const [error, setError] = useState(null);
   const [managed, setManaged] = useState({ words: "", at: alloc.ID });
+  const [seen, see] = useState(!document.hidden);
   const box = useRef(null);
   const below = useRef(true);
   useEffect(() => {
+    const changed = () => see(!document.hidden);
+    document.addEventListener("visibilitychange", changed);
+    return () => document.removeEventListener("visibilitychange", changed);
+  }, []);
+  useEffect(() => {
+    // A hidden tab asks for nothing; whoever comes back sees the end as it is then.
+    if (!seen) return undefined;
     const stop = new AbortController();
     setLog(EMPTY); setBefore(0); setError(null); setManaged({ words: "", at: alloc.ID });
     let [come, timer] = ["", 0];
@@ -67,7 +75,7 @@ export function Logs({ alloc, task }) {
     };
     kinds.forEach((which) => run(which).catch((e) => { if (!stop.signal.aborted) setError(e); }));
     return () => { stop.abort(); clearTimeout(timer); };
-  }, [alloc.ID, task, kind, back]);
+  }, [alloc.ID, task, kind, back, seen]);
   // Whoever has scrolled up reads on there.
   useEffect(() => { if (box.current && below.current) box.current.scrollTop = box.current.scrollHeight; }, [log]);
   const scrolled = ({ target }) => {
