@@ -17,14 +17,15 @@ fn keys(answer: &Value) -> BTreeSet<&str> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writes_answer_what_clients_know_and_no_more() {
     let c = Cluster::start().await;
-    let n = FakeNode::join(&c, node("one")).await;
     let register =
         ["EvalID", "EvalCreateIndex", "JobModifyIndex", "Warnings", "Index", "LastContact", "KnownLeader", "NextToken"];
     assert_eq!(keys(&c.register(&job("web", 1)).await), register.into());
     let deployment = c.until("/v1/job/web/deployment", "there", |d| d["ID"].is_string()).await;
     let deployment = deployment["ID"].as_str().expect("an id").to_owned();
     let running = |l: &Value| l.as_array().is_some_and(|l| l.iter().any(|a| a["ClientStatus"] == "running"));
+    // Without a node it cannot end before it was seen.
     c.until("/v1/jobs", "deploying", |jobs| jobs[0]["Deploying"] == true).await;
+    let n = FakeNode::join(&c, node("one")).await;
     let alloc =
         c.until("/v1/job/web/allocations", "running", running).await[0]["ID"].as_str().expect("an id").to_owned();
     c.until("/v1/job/web/deployment", "successful", |d| d["Status"] == "successful").await;
