@@ -2,9 +2,11 @@
 //! plugin.
 
 use std::{
+    collections::BTreeMap,
     fs,
     hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use anyhow::{Context, Result, bail};
@@ -248,8 +250,15 @@ pub(crate) fn nomad_cached(release: &Release) -> Result<PathBuf> {
     cached(&file, |out| nomad(release, out))
 }
 
-/// Builds `file` unless it is there; a build that fails or is interrupted leaves nothing under that name.
+/// Builds `file` unless it is there; a build that fails or is interrupted leaves nothing under that name. Who asks for
+/// the same file meanwhile waits, and finds it built.
 pub(crate) fn cached(file: &Path, build: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    static BUILDS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+    let one = {
+        let mut builds = BUILDS.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(builds.entry(file.to_owned()).or_default())
+    };
+    let _at_a_time = one.lock().unwrap_or_else(PoisonError::into_inner);
     if !file.exists() {
         let unfinished = file.with_extension(format!("{}.new", std::process::id()));
         build(&unfinished)?;
@@ -325,5 +334,36 @@ impl GoProgram {
         Run::new(packages::go()?, flags.iter().map(std::ffi::OsStr::new).chain([out.as_os_str(), ".".as_ref()]))
             .dir(&scratch.0)
             .run_patiently()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Barrier,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use super::*;
+
+    #[test]
+    fn two_that_ask_for_a_file_at_once_build_it_once() {
+        let scratch = Scratch::new("cached").expect("a directory");
+        let (file, builds, both) = (scratch.0.join("built"), AtomicUsize::new(0), Barrier::new(2));
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    both.wait();
+                    let built = cached(&file, |out| {
+                        builds.fetch_add(1, Ordering::Relaxed);
+                        // The other one comes in the middle of it.
+                        std::thread::sleep(std::time::Duration::from_millis(50));
+                        Ok(fs::write(out, "whole")?)
+                    });
+                    assert_eq!(fs::read_to_string(built.expect("no failure")).expect("a file"), "whole");
+                });
+            }
+        });
+        assert_eq!(builds.load(Ordering::Relaxed), 1);
     }
 }

@@ -30,7 +30,8 @@ pub(super) fn source() -> Result<String> {
     let file = cached(&file, |out| {
         let dir = out.with_extension("unpacked");
         fs::create_dir_all(&dir)?;
-        Run::new("npm", ["pack", "--silent", &format!("axe-core@{VERSION}")]).dir(&dir).run()?;
+        // Silent, it would not say why a registry did not answer.
+        Run::new("npm", ["pack", "--loglevel=error", &format!("axe-core@{VERSION}")]).dir(&dir).run_patiently()?;
         let packed = format!("axe-core-{VERSION}.tgz");
         Run::new("tar", ["xzf", packed.as_str(), "package/axe.min.js"]).dir(&dir).run()?;
         fs::rename(dir.join("package/axe.min.js"), out)?;
