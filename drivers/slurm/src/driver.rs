@@ -20,7 +20,7 @@ use crate::answer::last_lines;
 use crate::config::{PluginConfig, TaskOptions};
 use crate::place::{Answer, Claim, unique};
 use crate::site::{HandleV1, Site, lock, on_disk};
-use crate::{files, logs};
+use crate::{files, logs, tables};
 
 /// How old a sample of use may be: `sstat` asks a node, and that is not for every second.
 const SAMPLE: Duration = Duration::from_secs(5);
@@ -116,10 +116,24 @@ impl RemoteDriver for Driver {
                 "the controller does not answer: {}",
                 last_lines(&format!("{}{}", said.stdout, said.stderr))
             )),
-            Ok(_) => Fingerprint::healthy()
-                .with("driver.slurm", "true")
-                .with("driver.slurm.base", site.base.root.display())
-                .with("driver.slurm.provider", site.provider()),
+            Ok(_) => {
+                let found = Fingerprint::healthy()
+                    .with("driver.slurm", "true")
+                    .with("driver.slurm.base", site.base.root.display())
+                    .with("driver.slurm.provider", site.provider());
+                match site.tracking().await {
+                    None => found,
+                    Some(kind) if kind == tables::WHOLE_TREE => found.with("driver.slurm.proctrack", kind),
+                    Some(kind) => Fingerprint {
+                        description: format!(
+                            "Healthy. The cluster tracks processes by {kind}: what leaves the session of its task \
+                                outlives a stop; set ProctrackType={} in slurm.conf",
+                            tables::WHOLE_TREE
+                        ),
+                        ..found.with("driver.slurm.proctrack", kind)
+                    },
+                }
+            }
         }
     }
 

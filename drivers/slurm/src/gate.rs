@@ -2,13 +2,17 @@
 //! own script.
 //!
 //! ```text
-//! write claim.ME (ME = job number + restart count) ── hard link to `claim` ── read `claim`
+//! share the lock of `alive` ── write claim.ME ── hard link to `claim` ── read `claim`
 //!     says ME ──▶ run task.sh ──▶ exit (temp, sync, rename)
 //!     says anything else ──▶ leave with the code of a refusal
 //! ```
 //!
-//! Reading decides, not the result of the link: on NFS a repeated link can tell its own maker that the name exists. The
-//! restart count makes a job that was put back into the queue another claimant than its first run.
+//! Reading decides, not the result of the link: on NFS a repeated link can tell its own maker that the name exists. ME
+//! is job number, restart count and something random, so that each run is a claimant of its own: a job that was put
+//! back into the queue has another restart count, and a controller that came back with an old state starts a job again
+//! with the same one.
+//!
+//! The lock is inherited by all that the task starts. Whoever gets it alone knows that nothing of the task runs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +21,7 @@ use crate::config::TaskOptions;
 
 /// The gate's exit code when another one has the claim, or the directory is gone.
 pub(crate) const REFUSED: i32 = 79;
-/// The gate's exit code when the directory cannot be written.
+/// The gate's exit code when the directory cannot be written or locked.
 pub(crate) const CANNOT_CLAIM: i32 = 78;
 
 /// A word of a shell, whatever it holds.
@@ -33,8 +37,10 @@ pub(crate) fn gate(dir: &Path) -> String {
 # The gate of a run directory: of all submissions with its key, one starts.
 umask 077
 cd {dir} 2>/dev/null || exit {REFUSED}
-me="$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}"
-rm -f "claim.$me"
+exec 9<> alive
+flock -s -w 60 9 || exit {CANNOT_CLAIM}
+read -r random < /proc/sys/kernel/random/uuid || exit {CANNOT_CLAIM}
+me="$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}.$random"
 printf '%s job %s %s\n' "$me" "$(date +%s)" "${{SLURM_JOB_NODELIST:--}}" > "claim.$me" || exit {CANNOT_CLAIM}
 ln "claim.$me" claim 2>/dev/null
 winner=
@@ -163,10 +169,13 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_was_put_back_into_the_queue_does_not_start_again() {
+    fn a_job_that_slurm_runs_again_does_not_start_again() {
         let dir = ready("echo started");
         assert_eq!(code(run(dir.path(), 3, 0)), Some(0));
+        // Put back into the queue.
         assert_eq!(code(run(dir.path(), 3, 1)), Some(REFUSED));
+        // The controller does not know that it has started it.
+        assert_eq!(code(run(dir.path(), 3, 0)), Some(REFUSED));
         assert_eq!(std::fs::read_to_string(dir.path().join("out")).expect("output"), "started\n");
     }
 

@@ -6,6 +6,7 @@
 //!                epoch        highest accepted epoch
 //!                lock         held (flock) while an epoch is compared and the change is made
 //!                claim        who may start: a job, or nobody any more
+//!                alive        its lock (flock) is shared by all that runs of it
 //!                sending, job a submission was begun; its number
 //!                gate.sh task.sh env beside.sh task/ alloc/ out err exit
 //!                acknowledged the result was stored: only the claim is kept
@@ -354,6 +355,27 @@ impl Place {
         remove(&self.dir).map_err(unclear("remove", &self.dir))
     }
 
+    /// Whether something that the gate has started still runs, on any node. What has closed all files that it was
+    /// given is not seen.
+    pub(crate) fn alive(&self) -> Answer<bool> {
+        let path = self.file("alive");
+        let file = match OpenOptions::new().read(true).write(true).open(&path) {
+            Ok(file) => file,
+            // No gate has been here, or one of an older release.
+            Err(why) if why.kind() == ErrorKind::NotFound => return Ok(false),
+            Err(why) => return Err(unclear("open", &path)(why)),
+        };
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            // Not by a close: a command that is being started may have the file for a moment.
+            Ok(()) => match rustix::fs::flock(&file, FlockOperation::Unlock) {
+                Ok(()) => Ok(false),
+                Err(why) => Err(unclear("unlock", &path)(why.into())),
+            },
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+            Err(why) => Err(unclear("lock", &path)(why.into())),
+        }
+    }
+
     /// How long ago the key was sealed or acknowledged.
     pub(crate) fn closed_for(&self) -> Option<Duration> {
         let at = fs::metadata(self.file("acknowledged")).or_else(|_| fs::metadata(self.file("claim"))).ok()?;
@@ -378,14 +400,18 @@ fn read_claim(text: &str) -> Answer<Claim> {
     let claim = match words[..] {
         ["sealed", ..] => Some(Claim::Sealed),
         ["over", why, ..] => Some(Claim::Over(why.replace('\u{a0}', " "))),
-        [me, "job", at, nodes] => me.split_once('.').and_then(|(id, restarts)| {
-            Some(Claim::Job {
-                id: id.parse().ok()?,
-                restarts: restarts.parse().ok()?,
-                at: at.parse().ok()?,
-                nodes: if nodes == "-" { String::new() } else { nodes.to_owned() },
+        [me, "job", at, nodes] => {
+            let mut parts = me.split('.');
+            let mut number = || parts.next()?.parse().ok();
+            number().zip(number()).and_then(|(id, restarts)| {
+                Some(Claim::Job {
+                    id,
+                    restarts,
+                    at: at.parse().ok()?,
+                    nodes: if nodes == "-" { String::new() } else { nodes.to_owned() },
+                })
             })
-        }),
+        }
         _ => None,
     };
     claim.ok_or_else(|| RemoteError::could_not_ask(format!("the claim {text:?} cannot be read")))
@@ -422,6 +448,8 @@ mod tests {
         assert_eq!(place.close(&Claim::Sealed), Ok(over.clone()));
         assert_eq!(place.files().expect("read").claim, Some(over));
         let job = Claim::Job { id: 7, restarts: 1, at: 99, nodes: "n[1-2]".into() };
+        assert_eq!(read_claim("7.1.5f0c job 99 n[1-2]\n"), Ok(job.clone()));
+        // Gates of older releases.
         assert_eq!(read_claim("7.1 job 99 n[1-2]\n"), Ok(job));
         assert!(read_claim("").is_err() && read_claim("7 job 1 n").is_err());
     }
@@ -449,5 +477,18 @@ mod tests {
         assert!(files.acknowledged && files.claim == Some(Claim::Sealed));
         assert!(!place.dir.join("task").exists());
         assert!(place.closed_for().is_some());
+    }
+
+    #[test]
+    fn what_a_task_has_started_is_seen_until_it_ends() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = place(dir.path());
+        assert_eq!(place.alive(), Ok(false));
+        let path = place.dir.join("alive");
+        let held = File::create(&path).expect("made");
+        rustix::fs::flock(&held, FlockOperation::LockShared).expect("locked");
+        assert_eq!(place.alive(), Ok(true));
+        drop(held);
+        assert_eq!(place.alive(), Ok(false));
     }
 }

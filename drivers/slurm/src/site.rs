@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use driver_sdk::{
@@ -64,6 +64,7 @@ pub(crate) struct Site {
     queue: Queue,
     starting: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     accounts: tokio::sync::Mutex<Option<Instant>>,
+    tracking: OnceLock<String>,
 }
 
 impl Site {
@@ -77,6 +78,7 @@ impl Site {
             commands,
             starting: Mutex::default(),
             accounts: tokio::sync::Mutex::default(),
+            tracking: OnceLock::new(),
         })
     }
 
@@ -186,8 +188,15 @@ impl Site {
             Step::Ended { why, out_of_memory, nodes } if nodes.is_empty() || self.heard(&nodes).await => {
                 let exit = look::killed(why, out_of_memory, SystemTime::now());
                 let (writing, written) = (place.clone(), exit.clone());
-                on_disk(move || writing.ended(&written)).await?;
-                step = Step::Exited(exit);
+                // A node that is heard again still has to end what the controller has given up.
+                let ended = on_disk(move || match writing.alive()? {
+                    true => Ok(false),
+                    false => writing.ended(&written).map(|()| true),
+                });
+                step = match ended.await? {
+                    true => Step::Exited(exit),
+                    false => Step::Known(InstanceState::Unknown, format!("{}; something of it still runs", exit.why)),
+                };
             }
             _ => {}
         }
@@ -209,6 +218,16 @@ impl Site {
             return None;
         }
         tables::sacct(&said.stdout).into_iter().rfind(|job| job.id == id && job.name == name)
+    }
+
+    /// How the cluster finds the processes of a job (`ProctrackType`), asked once; `None` while it does not say.
+    pub(crate) async fn tracking(&self) -> Option<String> {
+        if let Some(known) = self.tracking.get() {
+            return Some(known.clone());
+        }
+        let said = self.commands.run("scontrol", &["show", "config"].map(str::to_owned)).await.ok()?;
+        let kind = tables::setting(&said.stdout, "ProctrackType").filter(|_| said.success)?.to_owned();
+        Some(self.tracking.get_or_init(|| kind).clone())
     }
 
     /// Whether the controller hears all of these nodes: then it has ended what ran there.
@@ -526,7 +545,7 @@ impl Site {
                 return Err(RemoteError::could_not_ask(format!(
                     "the job {id} was killed and has not ended after {} s: {}",
                     waited.as_secs(),
-                    if seen.reason.is_empty() { "it still runs" } else { &seen.reason }
+                    if seen.reason.is_empty() { "something of it still runs" } else { &seen.reason }
                 )));
             }
             if waited > stop.timeout && killed.is_none_or(|at| at.elapsed() > STOP_AGAIN) {
@@ -542,10 +561,14 @@ impl Site {
         }
     }
 
-    /// Whether a job has ended with all its processes, as far as the controller knows.
+    /// Whether a job has ended with all its processes.
     async fn left(&self, key: &str, id: u64) -> Answer<bool> {
         let jobs = self.queue.now().await?;
-        Ok(jobs.job(&plan::name(key), id).is_none_or(|job| job.phase() != Phase::Running))
+        if jobs.job(&plan::name(key), id).is_some_and(|job| job.phase() == Phase::Running) {
+            return Ok(false);
+        }
+        let place = self.place(key);
+        on_disk(move || Ok(!place.alive()?)).await
     }
 
     /// Forgets an ended instance; its key stays sealed.

@@ -109,6 +109,14 @@ pub(crate) fn all_heard(text: &str) -> bool {
         })
 }
 
+/// The `ProctrackType` that finds every process of a job, whatever session it is in.
+pub(crate) const WHOLE_TREE: &str = "proctrack/cgroup";
+
+/// A setting of `scontrol show config`, whose lines are `Name = value`.
+pub(crate) fn setting<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().filter_map(|line| line.split_once('=')).find(|(key, _)| key.trim() == name).map(|(_, v)| v.trim())
+}
+
 /// Seconds of `[DD-[HH:]]MM:SS[.mmm]`.
 pub(crate) fn seconds(text: &str) -> Option<f64> {
     let (days, rest) = match text.split_once('-') {
@@ -191,5 +199,13 @@ mod tests {
             (bytes("12K"), bytes("1.5M"), bytes("7"), bytes("")),
             (Some(12_288), Some(1_572_864), Some(7), None)
         );
+    }
+
+    #[test]
+    fn a_setting_is_found_by_its_whole_name() {
+        let text = "Configuration data as of 2026-01-01T00:00:00\nProctrackType           = proctrack/linuxproc\n\
+            PrologFlags             = Alloc,Contain\n";
+        assert_eq!(setting(text, "ProctrackType"), Some("proctrack/linuxproc"));
+        assert_eq!(setting(text, "Proctrack"), None);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use driver_sdk::config::Config;
 use driver_sdk::{
-    AgentConfig, Ensure, InstanceState, Observation, RemoteDriver as _, RemoteError, RemoteHandle, StopTask,
+    AgentConfig, Ensure, Health, InstanceState, Observation, RemoteDriver as _, RemoteError, RemoteHandle, StopTask,
 };
 use serde_json::json;
 use slurm::Driver;
@@ -140,6 +140,28 @@ async fn a_purge_after_sigkill_is_an_end_only_when_the_node_is_heard() {
 }
 
 #[tokio::test]
+async fn what_the_controller_gave_up_has_not_ended_while_something_of_it_runs() {
+    let world = World::new();
+    let driver = world.manager().await;
+    let made = driver.ensure(world.ensure("k", 1, "setsid sleep 600 & wait")).await.expect("made");
+    becomes(&driver, &made.handle, InstanceState::Running).await;
+    let job = std::fs::read_to_string(world.dir.path().join("runs/instances/k/job")).expect("a number");
+    // The node is heard again, and has not ended it yet.
+    world.say("nodes", "idle\n");
+    for state in ["NODE_FAIL", "PENDING", "FAILED"] {
+        world.say(&format!("jobs/{job}/state"), state);
+        let seen = becomes(&driver, &made.handle, InstanceState::Unknown).await;
+        assert!(seen.reason.contains("still runs"), "{state}: {}", seen.reason);
+    }
+    let pid = std::fs::read_to_string(world.slurm("jobs").join(&job).join("pid")).expect("a pid");
+    let pid = rustix::process::Pid::from_raw(pid.trim().parse().expect("a number")).expect("a pid");
+    // The child in its own session is the last one.
+    rustix::process::kill_process_group(pid, rustix::process::Signal::KILL).expect("killed");
+    let ended = becomes(&driver, &made.handle, InstanceState::Exited).await;
+    assert_eq!((ended.exit.exit_code, ended.exit.signal), (137, 9));
+}
+
+#[tokio::test]
 async fn a_job_that_waits_is_adopted_stopped_and_never_starts() {
     let world = World::new();
     let driver = world.manager().await;
@@ -201,4 +223,16 @@ async fn a_refused_job_leaves_nothing_and_a_full_cluster_is_asked_again() {
     world.unsay("sbatch.says");
     let made = driver.ensure(world.ensure("k", 1, "exit 3")).await.expect("made");
     assert_eq!(becomes(&driver, &made.handle, InstanceState::Exited).await.exit.exit_code, 3);
+}
+
+#[tokio::test]
+async fn a_cluster_that_loses_processes_is_told_so() {
+    let world = World::new();
+    let found = world.manager().await.fingerprint().await;
+    assert_eq!((found.health, found.description.as_str()), (Health::Healthy, "Healthy"));
+    assert_eq!(found.attributes["driver.slurm.proctrack"], "proctrack/cgroup");
+    world.say("proctrack", "proctrack/linuxproc");
+    let found = world.manager().await.fingerprint().await;
+    assert_eq!(found.health, Health::Healthy);
+    assert!(found.description.contains("ProctrackType=proctrack/cgroup"), "{}", found.description);
 }

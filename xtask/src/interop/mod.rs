@@ -34,6 +34,7 @@ mod kubernetes;
 pub(crate) mod linearizable;
 mod registry;
 mod remote;
+mod slurm;
 mod ssh;
 pub(crate) mod sshd;
 mod stock_cli;
@@ -173,6 +174,12 @@ const CHECKS: &[Check] = &[
         "two nodes manage a pod of a real Kubernetes with the account of the manifest: drained, killed, API server and \
             kubelet killed, it is the same container; and the conformance suite",
         kubernetes::check,
+    ),
+    (
+        "slurm",
+        "two nodes manage a job of a real Slurm: drained, killed, slurmctld and slurmd killed, a node lost, requeued: \
+            one process for each slot; and the conformance suite",
+        slurm::check,
     ),
     (
         "etcd",

@@ -1,0 +1,375 @@
+//! The driver `slurm` against a real Slurm: nodes, plugins, slurmctld and slurmd are killed, the job stays one and runs
+//! on.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{
+    cluster::{Agent, Role, SHORT_LEASE, drover},
+    docker_jobs::{none_lost_or_doubled, numbers},
+    job::Job,
+    remote::{self, allocation, running},
+    suite,
+};
+use crate::{
+    builds,
+    local::{BOUND, kill, target_dir, until},
+    packages::{self, Skip},
+    process::Run,
+    workspace,
+};
+
+/// What the suite fails on, and why.
+const KNOWN: &[(&str, &str)] = &[("exec/tty-resize", "a terminal beside a task is refused by name")];
+
+/// Tells of each earlier one that still runs, and that it began; then counts. It says `got-usr1` when it hears SIGUSR1.
+const WORK: &str = "while read -r pid job; do if [ -d /proc/$pid ] && ! grep -q '^State:.[ZX]' /proc/$pid/status; then \
+    echo $pid of $job runs beside $$ of $SLURM_JOB_ID >> @STARTS@.doubled; fi; done < @STARTS@; \
+    echo $$ $SLURM_JOB_ID >> @STARTS@; trap 'echo got-usr1' USR1; i=0; while true; do i=$((i+1)); echo line-$i; \
+    sleep 0.05; done";
+
+/// The check.
+pub(crate) fn check() -> Result<()> {
+    packages::need_root("Slurm's daemons need root")?;
+    if !Path::new("/sys/fs/cgroup/pids").exists() && !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        return Err(Skip::because("there are no cgroups in which the daemons could be found again").into());
+    }
+    if ["slurmctld", "slurmd", "sbatch", "munged"].iter().any(|program| packages::find(program).is_none()) {
+        script(&["install"]).run_patiently()?;
+    }
+    builds::build(&["drover-driver-slurm"])?;
+    let plugin = target_dir().join("debug/drover-driver-slurm");
+    let cluster = Cluster::start()?;
+    cluster
+        .conforms(&plugin)
+        .with_context(|| format!("the conformance suite; logs of the cluster: {}", cluster.log()))?;
+    let server = Agent::start_as("slurm-server", Role::Server, &[], SHORT_LEASE)?;
+    let mut nodes = vec![cluster.node("slurm-n1", &server, &plugin)?];
+    let result = story(&server, &mut nodes, &plugin, &cluster);
+    let tails: Vec<String> = [&server].into_iter().chain(&nodes).map(Agent::log_tail).collect();
+    result.with_context(|| format!("the ends of the agents' logs:\n{}\n{}", tails.join("\n--\n"), cluster.log()))
+}
+
+fn script(args: &[&str]) -> Run {
+    let file = workspace::root().join("xtask/interop/slurm/peer.sh").display().to_string();
+    Run::new("bash", [file.as_str()].iter().chain(args).copied())
+}
+
+/// A running cluster of one compute node, which puts jobs back into the queue unless they say no.
+struct Cluster {
+    dir: PathBuf,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        drop(script(&["stop", &self.dir.display().to_string()]).quiet().run());
+    }
+}
+
+impl Cluster {
+    fn start() -> Result<Self> {
+        let cluster = Self { dir: std::env::temp_dir().join(format!("drover-slurm-{}", std::process::id())) };
+        // An ended job is forgotten while the check runs.
+        let start = script(&["start", &cluster.dir.display().to_string()]);
+        start.env("MIN_JOB_AGE", "5").env("SLURMD_TIMEOUT", "5").output()?;
+        fs::write(cluster.starts(), "")?;
+        Ok(cluster)
+    }
+
+    /// One of Slurm's commands.
+    fn slurm(&self, command: &str, args: &[&str]) -> Result<String> {
+        Run::new(command, args.iter().copied()).env("SLURM_CONF", self.dir.join("slurm.conf")).output()
+    }
+
+    /// SIGKILL for a daemon; jobs run on.
+    fn kill(&self, part: &str) -> Result<()> {
+        script(&["kill", &self.dir.display().to_string(), part]).run()
+    }
+
+    fn again(&self, part: &str) -> Result<()> {
+        script(&["again", &self.dir.display().to_string(), part]).run()
+    }
+
+    fn log(&self) -> String {
+        let lines = ["slurmctld", "n1"].map(|part| {
+            let text = fs::read_to_string(self.dir.join(format!("log/{part}.log"))).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            lines[lines.len().saturating_sub(5)..].join("\n")
+        });
+        lines.join("\n--\n")
+    }
+
+    /// Body of the plugin's `config`.
+    fn plugin(&self) -> String {
+        let (base, conf) = (self.dir.join("runs"), self.dir.join("slurm.conf"));
+        format!("base = {base:?}\nconf = {conf:?}\npoll_interval = \"500ms\"\ncommand_timeout = \"20s\"")
+    }
+
+    fn node(&self, name: &str, server: &Agent, plugin: &Path) -> Result<Agent> {
+        let more = format!("plugin \"slurm\" {{\n  config {{\n{}\n  }}\n}}", self.plugin());
+        Agent::start_as(name, Role::Node(server), &[("slurm", plugin)], &more)
+    }
+
+    /// Number and state of each job that has not ended.
+    fn jobs(&self) -> Result<Vec<(String, String)>> {
+        let text = self.slurm("squeue", &["-h", "-o", "%i %T"])?;
+        Ok(text.lines().filter_map(|line| line.split_once(' ')).map(|(id, state)| (id.into(), state.into())).collect())
+    }
+
+    /// The number of the only job.
+    fn one(&self) -> Result<String> {
+        let mut jobs = self.jobs()?;
+        ensure!(jobs.len() == 1, "one job expected, there are {jobs:?}");
+        Ok(jobs.remove(0).0)
+    }
+
+    fn until_empty(&self) -> Result<()> {
+        until("no job that has not ended", BOUND, || Ok(self.jobs()?.is_empty().then_some(())))
+    }
+
+    fn starts(&self) -> PathBuf {
+        self.dir.join("starts")
+    }
+
+    /// Process and job of each start of the work.
+    fn started(&self) -> Vec<(u32, String)> {
+        let text = fs::read_to_string(self.starts()).unwrap_or_default();
+        let start = |line: &str| line.split_once(' ').and_then(|(pid, job)| Some((pid.parse().ok()?, job.to_owned())));
+        text.lines().filter_map(start).collect()
+    }
+
+    /// Waits until the controller has saved that this job runs: it saves what has changed, every few seconds.
+    fn until_saved(&self, id: &str) -> Result<()> {
+        let before = SystemTime::now();
+        self.slurm("scontrol", &["update", &format!("jobid={id}"), "admincomment=saved"])?;
+        until("a saved state", BOUND, || {
+            let saved = fs::metadata(self.dir.join("state/job_state")).and_then(|file| file.modified());
+            Ok(saved.is_ok_and(|saved| saved > before).then_some(()))
+        })
+    }
+
+    /// Everything that hosts rely on, of the plugin as it is.
+    fn conforms(&self, plugin: &Path) -> Result<()> {
+        let (config, tasks) = (self.dir.join("plugin.hcl"), self.dir.join("tasks.json"));
+        fs::write(&config, self.plugin())?;
+        let roles = json!({
+            "script": {"command": "/bin/sh", "args": ["-c", "@SCRIPT@"]},
+            "fails": {"command": "/bin/true", "partition": "nope"},
+        });
+        fs::write(&tasks, roles.to_string())?;
+        let report = suite::run(["-config".into(), config.into(), "-task".into(), tasks.into(), plugin.into()])?;
+        let known = |id: &str| KNOWN.iter().any(|(known, _)| *known == id);
+        let failed: Vec<_> = report.failed.iter().filter(|(id, _)| !known(id)).collect();
+        ensure!(failed.is_empty(), "{failed:#?}");
+        let stale: Vec<&str> = KNOWN.iter().map(|(id, _)| *id).filter(|id| !report.failed.contains_key(*id)).collect();
+        ensure!(stale.is_empty(), "in the list of known faults, and did not fail: {stale:?}");
+        ensure!(report.passed > 90, "too few checks passed: {}", report.passed);
+        eprintln!("    {} checks of the conformance suite passed", report.passed);
+        self.until_empty()
+    }
+}
+
+fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cluster: &Cluster) -> Result<()> {
+    server.until_healthy(&["slurm"], 1)?;
+    server.submit(&job(cluster))?;
+    let first = until("a running instance", BOUND, || running(server))?;
+    let id = cluster.one()?;
+    ensure!(first["ProviderId"] == format!("job {id}"), "the job is {id}, the record says {first}");
+    let status = drover(&server.address(), &["remote", "status", "far"])?;
+    ensure!(status.contains("one by key, unfenced"), "the guarantee is another one: {status}");
+    let alloc = allocation(server)?;
+    counts(server, &alloc)?;
+    let said = server.exec(&alloc, &["/bin/sh", "-c", "echo $GREETING; cat $NOMAD_SECRETS_DIR/token; exit 5"])?;
+    ensure!((said.0, said.1.as_str()) == (5, "hello\nfetched\n"), "exec answered {said:?}");
+    server.put(&format!("/v1/client/allocation/{alloc}/signal"), &json!({"Task": "t", "Signal": "SIGUSR1"}))?;
+    until("the signal's echo", BOUND, || Ok(server.output(&alloc, "stdout")?.contains("got-usr1").then_some(())))?;
+
+    // A drain with room.
+    nodes.push(cluster.node("slurm-n2", server, plugin)?);
+    server.until_healthy(&["slurm"], 2)?;
+    let manager = remote::manager(server)?;
+    server.drain(&manager, json!({"Deadline": 60_000_000_000_i64}))?;
+    remote::until_moved(server, &manager, "the drain")?;
+    same(server, cluster, &id, "the drain")?;
+    server.drain(&manager, Value::Null)?;
+
+    // kill -9 of the plugin, and of the manager with everything that belongs to it.
+    let manager = remote::manager(server)?;
+    let at = nodes.iter().position(|n| n.name() == manager).context("no agent of ours is the manager")?;
+    nodes[at].pids(|command| command.contains("plugins/slurm")).into_iter().try_for_each(kill)?;
+    same(server, cluster, &id, "kill -9 of the plugin")?;
+    drop(nodes.remove(at));
+    remote::until_moved(server, &manager, "kill -9")?;
+    same(server, cluster, &id, "kill -9 of its node")?;
+
+    // The controller goes and comes back: nothing is concluded from its silence.
+    cluster.until_saved(&id)?;
+    cluster.kill("slurmctld")?;
+    until_unknown(server, "the controller is silent")?;
+    cluster.again("slurmctld")?;
+    until("a running instance after slurmctld", BOUND, || running(server))?;
+    same(server, cluster, &id, "kill -9 of slurmctld")?;
+
+    // So does slurmd.
+    cluster.kill("n1")?;
+    cluster.again("n1")?;
+    same(server, cluster, &id, "kill -9 of slurmd")?;
+
+    lost(server, cluster)?;
+    requeued(server, cluster)?;
+    forgotten(server, cluster)?;
+
+    // Stopped by the job: confirmed, and no process is left.
+    server.delete("/v1/job/far")?;
+    cluster.until_empty()?;
+    server.until_no_record()?;
+    for (pid, id) in cluster.started() {
+        ensure!(!alive(pid), "the process {pid} of the job {id} has outlived its stop");
+    }
+    ends(server, cluster)
+}
+
+/// slurmd is silent until the controller gives the job up, while the job runs on: nothing takes its place before the
+/// node is back and has ended it.
+fn lost(server: &Agent, cluster: &Cluster) -> Result<()> {
+    let (pid, id) = cluster.started().pop().context("the work has not begun")?;
+    cluster.kill("n1")?;
+    until("a job that the controller gave up", BOUND, || {
+        let state = cluster.slurm("squeue", &["-h", "-t", "all", "-j", &id, "-o", "%T"]).unwrap_or_default();
+        Ok((state.trim() == "NODE_FAIL").then_some(()))
+    })?;
+    until_unknown(server, "the node is silent")?;
+    ensure!(alive(pid), "the work was to run on while slurmd is away");
+    ensure!(cluster.started().len() == 1, "a second one began while the first still runs: {:?}", cluster.started());
+    cluster.again("n1")?;
+    let (next, _) = until("another instance", BOUND, || Ok(cluster.started().get(1).cloned()))?;
+    let both = (alive(pid), alive(next));
+    ensure!(both == (false, true), "the first one runs: {}, the second one runs: {}", both.0, both.1);
+    until("a running instance after the lost node", BOUND, || running(server))?;
+    Ok(())
+}
+
+/// An administrator puts the job back into the queue: its second run starts nothing, and what takes its place is a
+/// new instance.
+fn requeued(server: &Agent, cluster: &Cluster) -> Result<()> {
+    let begun = cluster.started();
+    let (pid, id) = begun.last().cloned().context("the work has not begun")?;
+    cluster.slurm("scontrol", &["update", &format!("jobid={id}"), "requeue=1"])?;
+    cluster.slurm("scontrol", &["requeue", &id])?;
+    let (_, next) = until("another instance", BOUND, || Ok(cluster.started().get(begun.len()).cloned()))?;
+    ensure!(next != id, "the job {id} has started its work a second time");
+    ensure!(!alive(pid), "the first run still runs");
+    let running_one = || Ok(running(server)?.filter(|r| r["ProviderId"] == format!("job {next}")));
+    until("a running instance after the requeue", BOUND, running_one)?;
+    ensure!(cluster.started().len() == begun.len() + 1, "too many have begun: {:?}", cluster.started());
+    Ok(())
+}
+
+/// The controller comes back with a state in which the job has not started yet. Whatever Slurm makes of that, no two
+/// run at once, and in the end one does.
+fn forgotten(server: &Agent, cluster: &Cluster) -> Result<()> {
+    let begun = cluster.started();
+    let (_, id) = begun.last().cloned().context("the work has not begun")?;
+    cluster.until_saved(&id)?;
+    cluster.slurm("scancel", &["--full", "-s", "KILL", &id])?;
+    until("another instance", BOUND, || Ok(cluster.started().get(begun.len()).cloned()))?;
+    cluster.kill("slurmctld")?;
+    cluster.again("slurmctld")?;
+    until("one that runs, as the record says", BOUND, || {
+        let Some((pid, id)) = cluster.started().pop() else { return Ok(None) };
+        let known = running(server)?.is_some_and(|r| r["ProviderId"] == format!("job {id}"));
+        let listed = cluster.jobs().unwrap_or_default().iter().any(|job| *job == (id.clone(), "RUNNING".to_owned()));
+        Ok((known && listed && alive(pid)).then_some(()))
+    })?;
+    let doubled = fs::read_to_string(cluster.starts().with_extension("doubled")).unwrap_or_default();
+    ensure!(doubled.is_empty(), "two have run at once: {doubled}");
+    Ok(())
+}
+
+/// Exit codes and reasons, each once.
+fn ends(server: &Agent, cluster: &Cluster) -> Result<()> {
+    let table = [
+        ("well", "exit 0", "complete", 0, ""),
+        ("exits", "exit 3", "failed", 3, ""),
+        ("cancelled", "sleep 600", "failed", 137, "CANCELLED"),
+    ];
+    for (id, script, status, code, said) in table {
+        let config = json!({"command": "/bin/sh", "args": ["-c", script]});
+        server.submit(&Job::new(id, "batch", "slurm", config).once().body())?;
+        if id == "cancelled" {
+            until("a job to cancel", BOUND, || running(server))?;
+            cluster.slurm("scancel", &["--full", "-s", "KILL", &cluster.one()?])?;
+        }
+        let events = until(&format!("{id}: an allocation that is {status}"), BOUND, || {
+            server.alloc(id, status)?.map(|alloc| server.events(&alloc)).transpose()
+        })?;
+        let told = events.into_iter().find(|e| e["Type"] == "Terminated").unwrap_or_default();
+        ensure!(told["ExitCode"] == code, "{id}: the exit code is {code}, the event says {told}");
+        ensure!(told.to_string().contains(said), "{id}: the event does not say {said:?}: {told}");
+        server.delete(&format!("/v1/job/{id}"))?;
+        server.until_no_record()?;
+    }
+    // A job that waits is being created, and a stop ends it.
+    let config = json!({"command": "/bin/true", "cpus": 64, "nodes": 1});
+    let holds = json!({"command": "/bin/sleep", "args": ["600"], "cpus": 1});
+    server.submit(&Job::new("holds", "service", "slurm", holds).undeployed().body())?;
+    until("one that holds a processor", BOUND, || running(server))?;
+    server.submit(&Job::new("waits", "service", "slurm", config).undeployed().body())?;
+    until("a job that waits, and why", BOUND, || {
+        let waits = |record: &Value| record["Waiting"].as_str().is_some_and(|why| why.contains("Resources"));
+        Ok(server.records()?.iter().any(|r| r["Observed"]["State"] == "Creating" && waits(r)).then_some(()))
+    })?;
+    server.delete("/v1/job/waits")?;
+    server.delete("/v1/job/holds")?;
+    cluster.until_empty()?;
+    server.until_no_record()
+}
+
+fn until_unknown(server: &Agent, why: &str) -> Result<()> {
+    until(&format!("an instance that is unknown: {why}"), BOUND, || {
+        Ok((remote::record(server)?["Observed"]["State"] == "Unknown").then_some(()))
+    })
+}
+
+/// Whether a process runs; one that nobody has waited for does not.
+fn alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+}
+
+/// The job and its process are the same, and the log goes on without a gap.
+fn same(server: &Agent, cluster: &Cluster, id: &str, after: &str) -> Result<()> {
+    let alloc = until(&format!("an allocation after {after}"), BOUND, || Ok(allocation(server).ok()))?;
+    counts(server, &alloc).with_context(|| format!("after {after}"))?;
+    ensure!(cluster.one()? == id, "another job after {after}");
+    let started = cluster.started();
+    ensure!(matches!(&started[..], [(pid, job)] if job == id && alive(*pid)), "after {after}: {started:?}");
+    Ok(())
+}
+
+fn counts(server: &Agent, alloc: &str) -> Result<()> {
+    let read = || Ok(numbers(&server.output(alloc, "stdout")?).last().copied());
+    let before = until("lines of the instance", BOUND, read)?;
+    until("further lines of the instance", BOUND, || Ok(read()?.filter(|n| *n > before + 5)))?;
+    none_lost_or_doubled(&server.output(alloc, "stdout")?)
+}
+
+/// One whose end is tried again at once, elsewhere or not.
+fn job(cluster: &Cluster) -> Value {
+    let script = WORK.replace("@STARTS@", &cluster.starts().display().to_string());
+    let config = json!({"command": "/bin/sh", "args": ["-c", script]});
+    let task = json!({
+        "KillTimeout": 1_000_000_000_i64, "Env": {"GREETING": "hello"},
+        "Templates": [{"EmbeddedTmpl": "fetched\n", "DestPath": "secrets/token"}],
+    });
+    let restarts = json!({"RestartPolicy": {
+        "Attempts": 10, "Mode": "delay", "Interval": 600_000_000_000_i64, "Delay": 1_000_000_000,
+    }});
+    Job::new("far", "service", "slurm", config).undeployed().group(restarts).task(task).body()
+}
