@@ -1,14 +1,14 @@
 //! What the cluster looked like for longer than the last hour, from a Prometheus that collects its metrics:
 //! `GET /v1/metrics/history`.
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
-use api::{query::percent_encode, shapes::Trend};
+use api::shapes::Trend;
 use http::StatusCode;
-use serde::Deserialize;
-use tls::Roots;
 
 use crate::{
+    metrics::{DRAWN, HAND_OVERS, PLACED, prometheus_name},
+    prometheus::{History, Series},
     reply::{HttpError, Reply},
     request::Ctx,
 };
@@ -19,77 +19,24 @@ const POINTS: u64 = 240;
 const STEP: u64 = 10;
 /// How far back a request may reach: a year.
 const FARTHEST: u64 = 366 * 24 * 3600;
-/// Values as they are, with the names that `/v1/metrics` gives them. Only the server that leads has them.
-const VALUES: &str = "max by (__name__) ({__name__=~\"drover_cluster_(nodes_ready|allocs_running|cpu_used|cpu_total|\
-    memory_used_mb|memory_total_mb|queued|unmanaged)\"})";
-/// Totals, of which a point tells what came since the one before.
-const PLACED: &str = "drover_cluster_placed";
-const HAND_OVERS: &str = "drover_cluster_hand_overs";
+/// Growth is told over five minutes at least: Prometheus wants two samples of a total, and collects once a minute.
+const OVER: u64 = 300;
 
-/// A Prometheus. Cheap to clone.
-#[derive(Clone)]
-pub struct History {
-    url: Arc<str>,
-    roots: Option<Roots>,
-}
-
-impl fmt::Debug for History {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("History").field("url", &self.url).finish_non_exhaustive()
-    }
-}
-
-/// Prometheus' answer to a range query (its HTTP API, "Range queries"), as far as it is read here.
-#[derive(Debug, Default, Deserialize)]
-struct Answer {
-    #[serde(default)]
-    data: Data,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct Data {
-    #[serde(default)]
-    result: Vec<Series>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Series {
-    #[serde(default)]
-    metric: BTreeMap<String, String>,
-    /// Seconds of the Unix time, and the value as text.
-    values: Vec<(f64, String)>,
-}
-
-impl History {
-    /// The one at this URL, `http://` or `https://`; for the latter its certificate must come from `roots`.
-    #[must_use]
-    pub fn new(url: &str, roots: Option<Roots>) -> Self {
-        Self { url: url.trim_end_matches('/').into(), roots }
-    }
-
-    async fn ask(&self, query: &str, from: u64, to: u64, step: u64) -> Result<Vec<Series>, String> {
-        let form = format!("query={}&start={from}&end={to}&step={step}", percent_encode(query));
-        let url = format!("{}/api/v1/query_range", self.url);
-        let body = fetch::fetch(self.roots.as_ref(), &url, None, Some(form)).await?;
-        let answer: Answer =
-            serde_json::from_slice(&body).map_err(|e| format!("its answer is none of Prometheus: {e}"))?;
-        Ok(answer.data.result)
-    }
-
-    /// The points of the time from `from` to `to`, in seconds of the Unix time.
-    async fn points(&self, from: u64, to: u64) -> Result<Vec<Trend>, String> {
-        let step = ((to - from) / POINTS).max(STEP);
-        // Over one step nothing is missing between two points; Prometheus wants two samples within.
-        let over = step.max(60);
-        let grown = |name: &str| format!("sum(increase({name}[{over}s])) * {step} / {over}");
-        let (placed, hand_overs) = (grown(PLACED), grown(HAND_OVERS));
-        let (values, placed, hand_overs) = tokio::try_join!(
-            self.ask(VALUES, from, to, step),
-            self.ask(&placed, from, to, step),
-            self.ask(&hand_overs, from, to, step),
-        )?;
-        Ok(joined(&values, &placed, &hand_overs))
-    }
+/// The points of the time from `from` to `to`, in seconds of the Unix time.
+async fn points(history: &History, from: u64, to: u64) -> Result<Vec<Trend>, String> {
+    let step = ((to - from) / POINTS).max(STEP);
+    let over = step.max(OVER);
+    let grown = |name: &str| format!("sum(increase({}[{over}s])) * {step} / {over}", prometheus_name(name));
+    // Only the server that leads has them; while the lead changes, two may.
+    let names: Vec<String> = DRAWN.iter().map(|drawn| prometheus_name(drawn.name)).collect();
+    let values = format!("max by (__name__) ({{__name__=~\"{}\"}})", names.join("|"));
+    let (placed, hand_overs) = (grown(PLACED), grown(HAND_OVERS));
+    let (values, placed, hand_overs) = tokio::try_join!(
+        history.ask(&values, from, to, step),
+        history.ask(&placed, from, to, step),
+        history.ask(&hand_overs, from, to, step),
+    )?;
+    Ok(joined(&values, &placed, &hand_overs))
 }
 
 /// Rows of all series by time.
@@ -103,22 +50,17 @@ fn joined(values: &[Series], placed: &[Series], hand_overs: &[Series]) -> Vec<Tr
             set(points.entry(time).or_insert_with(|| Trend { time, ..Trend::default() }), value);
         }
     };
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float becomes the nearest number")]
-    let (whole, signed) = (|value: f64| value.round() as u64, |value: f64| value.round() as i64);
     for series in values {
         let name = series.metric.get("__name__").map_or("", String::as_str);
-        match name.strip_prefix("drover_cluster_").unwrap_or_default() {
-            "nodes_ready" => add(series, &|point, value| point.nodes_ready = whole(value)),
-            "allocs_running" => add(series, &|point, value| point.allocs_running = whole(value)),
-            "cpu_used" => add(series, &|point, value| point.cpu_used = signed(value)),
-            "cpu_total" => add(series, &|point, value| point.cpu_total = signed(value)),
-            "memory_used_mb" => add(series, &|point, value| point.memory_used_mb = signed(value)),
-            "memory_total_mb" => add(series, &|point, value| point.memory_total_mb = signed(value)),
-            "queued" => add(series, &|point, value| point.queued = whole(value)),
-            "unmanaged" => add(series, &|point, value| point.unmanaged = whole(value)),
-            _ => {}
+        if let Some(drawn) = DRAWN.iter().find(|drawn| prometheus_name(drawn.name) == name) {
+            add(series, &drawn.set);
         }
     }
+    let whole = |value: f64| {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is the nearest number")]
+        let whole = value.round() as u64;
+        whole
+    };
     for series in placed {
         add(series, &|point, value| point.placed = whole(value));
     }
@@ -139,8 +81,8 @@ pub(crate) async fn history(ctx: Ctx) -> Result<Reply, HttpError> {
         ));
     };
     let to = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-    let points = history.points(to.saturating_sub(seconds), to).await.map_err(|why| {
-        HttpError::new(StatusCode::BAD_GATEWAY, format_args!("could not ask Prometheus at {}: {why}", history.url))
+    let points = points(history, to.saturating_sub(seconds), to).await.map_err(|why| {
+        HttpError::new(StatusCode::BAD_GATEWAY, format_args!("could not ask Prometheus at {}: {why}", history.url()))
     })?;
     ctx.plain(&points)
 }
@@ -150,8 +92,7 @@ mod tests {
     use super::*;
 
     fn series(json: &str) -> Vec<Series> {
-        let answer: Answer = serde_json::from_str(json).expect("an answer");
-        answer.data.result
+        crate::prometheus::series(json.as_bytes()).expect("an answer")
     }
 
     #[test]

@@ -47,6 +47,7 @@ mod nodes;
 mod operator;
 mod options;
 mod pages;
+mod prometheus;
 mod proxy;
 mod refused;
 mod remote;
@@ -71,7 +72,6 @@ pub use audit::{Audit, Counts, Filter, Guarantee, Order, Orders, Sink, Stage};
 pub use contact::Contact;
 pub use dispatch::{as_every_answer, audited};
 pub use guard::{Guard, NotFromBrowser};
-pub use history::History;
 pub use limits::Limits;
 pub use metrics::{metric_of_relay, metrics_of_audit, metrics_of_node, metrics_of_tls};
 pub use monitor::MonitorQuery;
@@ -79,6 +79,7 @@ pub use options::{
     AskStore, Contacts, FollowLog, HttpOptions, LocalNode, LogQuery, NodeMetrics, NodeStats, Reload, ServerMember,
     Servers, StepDown, StoreStanding,
 };
+pub use prometheus::History;
 pub use routes::{Answered, Endpoint, endpoints};
 pub use serve::{serve, serve_unix};
 pub use stale::may_be_stale;

@@ -224,21 +224,50 @@ fn gauges(state: &State, stats: &ServerStats, sweeps: &[RemoteSweep]) -> Vec<Gau
     all
 }
 
-/// The newest point of the last hour: `history` reads these again from Prometheus.
+/// A value of a point of the last hour as a metric, from which a Prometheus gives it back for longer.
+pub(crate) struct Drawn {
+    /// Its name as a metric.
+    pub(crate) name: &'static str,
+    get: fn(&Trend) -> f64,
+    /// Writes it into a point.
+    pub(crate) set: fn(&mut Trend, f64),
+}
+
+macro_rules! drawn {
+    ($($name:literal $field:ident $kind:ty),+ $(,)?) => { &[$(Drawn {
+        name: $name,
+        get: |point| real(u64::try_from(point.$field).unwrap_or(0)),
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is the nearest number")]
+        set: |point, value| point.$field = value.round() as $kind,
+    }),+] };
+}
+
+/// All of them, but for those that count what came since the point before.
+pub(crate) const DRAWN: &[Drawn] = drawn! {
+    "drover.cluster.nodes_ready" nodes_ready u64,
+    "drover.cluster.allocs_running" allocs_running u64,
+    "drover.cluster.cpu_used" cpu_used i64,
+    "drover.cluster.cpu_total" cpu_total i64,
+    "drover.cluster.memory_used_mb" memory_used_mb i64,
+    "drover.cluster.memory_total_mb" memory_total_mb i64,
+    "drover.cluster.queued" queued u64,
+    "drover.cluster.unmanaged" unmanaged u64,
+};
+
+/// Total of allocations that were placed.
+pub(crate) const PLACED: &str = "drover.cluster.placed";
+/// Total of hand-overs of remote tasks.
+pub(crate) const HAND_OVERS: &str = "drover.cluster.hand_overs";
+
 fn metrics_of_trend(point: &Trend) -> Vec<Gauge> {
-    let whole = |n: i64| real(u64::try_from(n).unwrap_or(0));
-    [
-        ("drover.cluster.nodes_ready", real(point.nodes_ready)),
-        ("drover.cluster.allocs_running", real(point.allocs_running)),
-        ("drover.cluster.cpu_used", whole(point.cpu_used)),
-        ("drover.cluster.cpu_total", whole(point.cpu_total)),
-        ("drover.cluster.memory_used_mb", whole(point.memory_used_mb)),
-        ("drover.cluster.memory_total_mb", whole(point.memory_total_mb)),
-        ("queued", real(point.queued)),
-        ("drover.cluster.unmanaged", real(point.unmanaged)),
-    ]
-    .map(|(name, value)| Gauge { name: name.to_owned(), value, labels: BTreeMap::new() })
-    .into()
+    let gauge =
+        |drawn: &Drawn| Gauge { name: drawn.name.to_owned(), value: (drawn.get)(point), labels: BTreeMap::new() };
+    DRAWN.iter().map(gauge).collect()
+}
+
+/// The name of a metric as Prometheus has it.
+pub(crate) fn prometheus_name(name: &str) -> String {
+    name.replace(['.', '-', ' '], "_")
 }
 
 fn observed_name(observed: &Observed) -> &'static str {
@@ -255,8 +284,8 @@ fn observed_name(observed: &Observed) -> &'static str {
 /// Totals since the start of the server.
 fn counters(stats: &ServerStats) -> [(&'static str, u64); 9] {
     [
-        ("drover.cluster.placed", stats.placed),
-        ("drover.cluster.hand_overs", stats.hand_overs),
+        (PLACED, stats.placed),
+        (HAND_OVERS, stats.hand_overs),
         ("nomad.nomad.plan.committed", stats.plans_committed),
         ("nomad.nomad.plan.partial", stats.plans_partial),
         ("nomad.client.introduction_violation_num", stats.introduction_violations),
@@ -269,10 +298,9 @@ fn counters(stats: &ServerStats) -> [(&'static str, u64); 9] {
 
 /// Prometheus' text format.
 fn text_format(gauges: &[Gauge], counters: &[(&'static str, u64)], samples: &[Sample]) -> String {
-    let plain = |name: &str| name.replace(['.', '-', ' '], "_");
     let mut by_name: BTreeMap<String, Vec<&Gauge>> = BTreeMap::new();
     for gauge in gauges {
-        by_name.entry(plain(&gauge.name)).or_default().push(gauge);
+        by_name.entry(prometheus_name(&gauge.name)).or_default().push(gauge);
     }
     let mut out = String::new();
     for (name, gauges) in by_name {
@@ -293,11 +321,11 @@ fn text_format(gauges: &[Gauge], counters: &[(&'static str, u64)], samples: &[Sa
         }
     }
     for (name, value) in counters {
-        let name = plain(name);
+        let name = prometheus_name(name);
         let _ = writeln!(out, "# HELP {name} {name}\n# TYPE {name} counter\n{name} {value}");
     }
     for sample in samples {
-        let (name, count, sum) = (plain(sample.name), sample.total_count, sample.total_sum);
+        let (name, count, sum) = (prometheus_name(sample.name), sample.total_count, sample.total_sum);
         let _ = writeln!(out, "# HELP {name} {name}\n# TYPE {name} summary\n{name}_sum {sum}\n{name}_count {count}");
     }
     out

@@ -9,7 +9,7 @@ use http::{HeaderName, HeaderValue};
 use model::NodeId;
 use tracing::level_filters::LevelFilter;
 
-use crate::{audit::Audit, contact::Contact, guard::Guard, history::History};
+use crate::{audit::Audit, contact::Contact, guard::Guard, prometheus::History};
 
 /// What the agent around the server tells the API.
 #[derive(Clone)]

@@ -87,7 +87,8 @@ function App({ failed }) {
   const flip = () => choose("theme", darkNow() ? "light" : "dark");
   return html`<a class="skip" href="#main">Skip to the page</a>
     <header><a class="name" href="/ui/jobs">Drover</a><nav aria-label="Pages">${NAV.map(([to, title, letter]) => html`
-      <a href=${`/ui/${to}`} data-letter=${letter} aria-current=${path.startsWith(`/ui/${to}`) ? "page" : null}>${title}</a>`)}</nav>
+      <a href=${`/ui/${to}`} data-letter=${letter}
+      aria-current=${path.startsWith(`/ui/${to}`) ? "page" : null}>${title}</a>`)}</nav>
       <button onClick=${() => search(true)} title="Ctrl+K">Go to</button>
       <button onClick=${flip}>${dark ? "Light" : "Dark"}</button>
       <a href="/ui/settings/user-settings"

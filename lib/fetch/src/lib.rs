@@ -114,3 +114,60 @@ fn said(body: &[u8]) -> String {
         _ => String::new(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    /// What comes of one request that is answered so.
+    async fn answered(answer: String, form: Option<&str>) -> (String, Result<Bytes, String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}/a?b=c", listener.local_addr().expect("its address"));
+        let served = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("a client");
+            let mut asked = vec![0; 4096];
+            let n = stream.read(&mut asked).await.expect("a request");
+            // The client may hang up in the middle of what is too much.
+            drop(stream.write_all(answer.as_bytes()).await);
+            String::from_utf8_lossy(&asked[..n]).into_owned()
+        });
+        let got = fetch(None, &url, None, form.map(str::to_owned)).await;
+        (served.await.expect("it answers"), got)
+    }
+
+    fn http(status: &str, body: &str) -> String {
+        format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_its_body_or_why_there_is_none() {
+        let (asked, got) = answered(http("200 OK", "well"), None).await;
+        assert!(asked.starts_with("GET /a?b=c HTTP/1.1\r\n"), "{asked}");
+        assert_eq!(got.expect("an answer"), "well");
+        let (asked, _) = answered(http("200 OK", ""), Some("x=y")).await;
+        assert!(asked.starts_with("POST /a?b=c ") && asked.contains("application/x-www-form-urlencoded"), "{asked}");
+        for (answer, told) in [
+            (http("302 Found", ""), "it answers 302 Found, and redirects are not followed"),
+            (
+                http("400 Bad Request", r#"{"error":"bad_data","error_description":"no"}"#),
+                "400 Bad Request, bad_data: no",
+            ),
+            (http("500 Internal Server Error", "a secret"), "it answers 500 Internal Server Error"),
+            (http("200 OK", &"x".repeat(MAX_ANSWER + 1)), "the answer is larger than 1048576 bytes"),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nwell".to_owned(), "the answer broke off"),
+            ("nonsense\r\n\r\n".to_owned(), "the connection broke"),
+        ] {
+            let why = answered(answer, None).await.1.expect_err("no answer");
+            assert!(why.contains(told) && !why.contains("secret"), "{why}");
+        }
+        let nobody = fetch(None, "http://127.0.0.1:1/", None, None).await.expect_err("nobody listens");
+        assert!(nobody.contains("refused"), "{nobody}");
+        let unknown = fetch(None, "https://127.0.0.1:1/", None, None).await;
+        assert!(unknown.is_err(), "without an authority no certificate is believed");
+    }
+}

@@ -34,7 +34,7 @@ impl Also {
         let browsable = !url.starts_with("unix:");
         if self.ui && !(browsable && open(&url)) {
             output::note(&format!("found nothing that opens a browser; the page is {url}"));
-        } else if browsable && hints(asked(), std::io::stderr().is_terminal(), conn).await {
+        } else if browsable && hints(conn).await {
             output::note(&format!("==> View this in the Web UI: {url}"));
         }
     }
@@ -61,13 +61,18 @@ fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// Whether the person is told where the page is: as the environment says; without it on a terminal, where the agent has
-/// the page and no objection (`ui { show_cli_hints }`).
-async fn hints(asked: Option<bool>, terminal: bool, conn: &Conn) -> bool {
-    match asked {
-        Some(asked) => asked,
-        None if terminal => conn.ask(call::agent_features()).await.is_ok_and(|agent| agent.ui && agent.cli_hints),
-        None => false,
+/// Whether the person is told where the page is, as far as that is known without the agent: as the environment says,
+/// and not without a terminal; None = on a terminal the agent decides.
+fn known(asked: Option<bool>, terminal: bool) -> Option<bool> {
+    asked.or((!terminal).then_some(false))
+}
+
+/// Whether the person is told where the page is. An agent that has no page, or objects (`ui { show_cli_hints }`), has
+/// nothing to tell.
+async fn hints(conn: &Conn) -> bool {
+    match known(asked(), std::io::stderr().is_terminal()) {
+        Some(known) => known,
+        None => conn.ask(call::agent_features()).await.is_ok_and(|agent| agent.ui && agent.cli_hints),
     }
 }
 
@@ -120,6 +125,18 @@ mod tests {
     fn truth_is_read_as_a_stock_command_line_reads_it() {
         for (text, read) in [("1", Some(true)), ("True", Some(true)), ("f", Some(false)), ("yes", None), ("", None)] {
             assert_eq!(truth(text), read, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn scripts_hear_of_pages_only_when_they_ask() {
+        for (asked, terminal, told) in [
+            (Some(true), false, Some(true)),
+            (Some(false), true, Some(false)),
+            (None, false, Some(false)),
+            (None, true, None),
+        ] {
+            assert_eq!(known(asked, terminal), told, "{asked:?} {terminal}");
         }
     }
 }

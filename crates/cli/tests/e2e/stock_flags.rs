@@ -60,6 +60,14 @@ fn pages_open_beside_what_is_shown() {
         let url = format!("==> View this in the Web UI: {}/ui/jobs/hello%40default", agent.address());
         assert_eq!(said.contains(&url), told, "{hints:?}: {said}");
     }
+    // On a terminal the agent decides.
+    let shows = |agent: &Agent| {
+        let config = agent.get("/v1/agent/self").expect("itself")["config"]["UI"]["ShowCLIHints"].clone();
+        (agent.get("/v1/agent/features").expect("features")["CLIHints"].clone(), config)
+    };
+    assert_eq!(shows(&agent), (true.into(), true.into()));
+    let quiet = Agent::start("ui {\n  show_cli_hints = false\n}\n");
+    assert_eq!(shows(&quiet), (false.into(), false.into()));
     // Nobody opens it: the command does what it does, and says where the page is.
     let out = with(&agent, &[("PATH", "/nowhere")], &["job", "status", "-ui", "hello"]);
     let said = String::from_utf8_lossy(&out.stderr).into_owned();

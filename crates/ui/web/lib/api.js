@@ -33,28 +33,34 @@ const pause = (ms, signal) => new Promise((done) => {
   signal.addEventListener("abort", () => { clearTimeout(timer); done(); });
 });
 
-/** A state that `follow` keeps while the tab is seen; a hidden tab asks nothing, leaving the page ends all requests. */
+/** Whether the tab is seen. A hidden one asks for nothing. */
+export function useSeen() {
+  const [seen, set] = useState(!document.hidden);
+  useEffect(() => {
+    const changed = () => set(!document.hidden);
+    document.addEventListener("visibilitychange", changed);
+    return () => document.removeEventListener("visibilitychange", changed);
+  }, []);
+  return seen;
+}
+
+/** A state that `follow` keeps while the tab is seen; leaving the page ends all requests. */
 function useWhileSeen(key, follow) {
   const [got, set] = useState({ data: null, error: null, stale: 0 });
+  const seen = useSeen();
+  useEffect(() => set({ data: null, error: null, stale: 0 }), [key]);
   useEffect(() => {
-    let stop = null;
-    const end = () => { stop?.abort(); stop = null; };
-    const seen = () => {
-      if (document.hidden) return end();
-      if (!stop) { stop = new AbortController(); follow(stop.signal, set); }
-      return undefined;
-    };
-    set({ data: null, error: null, stale: 0 });
-    seen();
-    document.addEventListener("visibilitychange", seen);
-    return () => { document.removeEventListener("visibilitychange", seen); end(); };
-  }, [key]);
+    if (!seen) return undefined;
+    const stop = new AbortController();
+    follow(stop.signal, set);
+    return () => stop.abort();
+  }, [key, seen]);
   return got;
 }
 
 /**
- * What a page waits with until there is news of these topics; null where no event tells of them. `silent` is called when
- * the stream should have shown that it lives, and has not.
+ * What a page waits with until there is news of these topics; null where no event tells of them. `silent` is called
+ * when the stream should have shown that it lives, and has not.
  */
 function newsOf(topics, signal, silent) {
   if (!topics.length) return null;
@@ -90,10 +96,10 @@ export function useLive(paths, few = paths) {
         const blocks = !news || news.refused();
         const wait = blocks && index ? `${first.includes("?") ? "&" : "?"}index=${index}&wait=60s` : "";
         news?.forget();
-        // What waits for a change comes before the others are read; else all are asked for at once.
-        const waited = wait ? [await ask(first + wait, { signal })] : [];
-        const replies = [...waited, ...await Promise.all((wait ? others : [first, ...others])
-          .map((path) => ask(path, { signal })))];
+        const begun = ask(first + wait, { signal });
+        // The others are read when what is waited for has changed; without a wait all are asked for at once.
+        if (wait) await begun;
+        const replies = await Promise.all([begun, ...others.map((path) => ask(path, { signal }))]);
         const [reply] = replies;
         const data = await Promise.all(replies.map((each) => each.json()));
         if (signal.aborted) return;
@@ -105,7 +111,7 @@ export function useLive(paths, few = paths) {
         if (partial) continue;
         index = Number(reply.headers.get("X-Nomad-Index"));
         // At most one request a second, also where everything changes all the time.
-        const next = Date.now() + (index ? 1000 : 3000);
+        const next = Date.now() + Math.max(index ? 0 : 3000, 1000 * paths.length);
         if (news && !news.refused()) await news.wait();
         await pause(next - Date.now(), signal);
       } catch (error) {

@@ -26,8 +26,11 @@ export async function follow({ alloc, task, kind, back, signal, text, managed })
   const decoder = new TextDecoder();
   let from = { origin: "end", offset: back };
   let at = alloc.ID;
+  let troubled = false;
   const once = async () => {
     const reply = await ask(logsOf(at, task, kind, { follow: true, ...from }), { signal });
+    if (troubled) managed("", at);
+    troubled = false;
     const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
@@ -64,8 +67,9 @@ export async function follow({ alloc, task, kind, back, signal, text, managed })
       managed(`The task is managed by ${next.node} now.`, at);
       continue;
     }
+    troubled = next.nobody || Boolean(broke);
     if (next.nobody) managed("The task is managed by no node at present; it runs on.", at);
-    else if (broke) managed(`${broke.message}; trying again.`, at);
+    else if (broke) managed(`The output broke off (${broke.message}): trying again.`, at);
     await new Promise((done) => setTimeout(done, PAUSE_MS));
   }
 }

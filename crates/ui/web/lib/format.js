@@ -70,16 +70,17 @@ export function unplaced(metric) {
   return out;
 }
 
-/** What would place a group that was not placed, by the scheduler's reasons. */
+/** What would help a group that was not placed, by the scheduler's reasons; empty where it has none. */
 export function unblocks(metric) {
   const m = metric ?? {};
-  const out = [];
-  if ((m.NodesEvaluated ?? 0) === 0) out.push("a ready node in the job's pool and datacenters");
   const keys = (map) => Object.keys(map ?? {});
-  keys(m.ConstraintFiltered).forEach((what) => out.push(what.includes(" ") ? `a node with ${what}` : `a node without ${what}`));
-  keys(m.DimensionExhausted).forEach((what) => out.push(`more ${what} on a node, or a job that asks for less of it`));
-  if (m.QuotaExhausted?.length) out.push("a higher limit of the namespace, or fewer allocations in it");
-  return out.length ? `It would be placed by ${out.join("; by ")}. The servers try again by themselves.` : "";
+  const node = (why) => (why.startsWith("missing ") ? `a node with ${why.slice(8)}` :
+    why.startsWith("${") ? `a node where ${why}` : `a node that ${why} does not leave out`);
+  const out = [...(m.NodesEvaluated ? [] : ["a ready node in the job's pool and datacenters"]),
+    ...keys(m.ConstraintFiltered).map(node),
+    ...keys(m.DimensionExhausted).map((what) => `more ${what} on a node, or a job that asks for less`),
+    ...(m.QuotaExhausted?.length ? ["a higher limit of the namespace, or fewer allocations in it"] : [])];
+  return out.length ? `What would help: ${out.join("; ")}. The servers try again by themselves.` : "";
 }
 
 /** The words that somebody has typed into one field, by blanks or commas. */

@@ -16,12 +16,15 @@ export function wanted(job) {
   return job.Stop || job.Status === "dead" ? 0 : n.Running + n.Starting + n.Queued + n.Unknown;
 }
 
+/** Whether a whole job makes others, by the clock or by dispatch, and has no allocations itself. */
+export const isParent = (job) => Boolean(job?.Periodic || (job?.ParameterizedJob && !job.Dispatched));
+
 /** What a person looks for, as `[word, class, count]`, the worst first. */
 export const faults = remembered((job) => {
   const n = tally(job);
   return [["not placed", "warn", n.Queued], ["failed", "bad", n.Failed], ["lost", "bad", n.Lost],
-    ["unknown", "warn", n.Unknown], ["unmanaged", "warn", job.Unmanaged ?? 0], ["deploying", "idle", job.Deploying ? 1 : 0],
-    ["starting", "idle", n.Starting]].filter(([, , count]) => count > 0);
+    ["unknown", "warn", n.Unknown], ["unmanaged", "warn", job.Unmanaged ?? 0],
+    ["deploying", "idle", job.Deploying ? 1 : 0], ["starting", "idle", n.Starting]].filter(([, , count]) => count > 0);
 });
 
 /** How many jobs of a list have each fault, as `[word, count]`. */

@@ -18,7 +18,8 @@ function keyed() {
 const HELD_MS = 400;
 
 /** The links of the rows that are shown. */
-const rowLinks = () => [...document.querySelectorAll("main tbody tr")].map((row) => row.querySelector("a")).filter(Boolean);
+const rowLinks = () =>
+  [...document.querySelectorAll("main tbody tr")].map((row) => row.querySelector("a")).filter(Boolean);
 
 /** Shows the keys beside what they lead to, or hides them. */
 function hint(shows) {
@@ -50,9 +51,7 @@ function act(what, route, visit) {
   if (what.press) press(keyed().get(what.press));
   if (what.tab) press(beside([...document.querySelectorAll("main .tabs a")], current, what.tab));
   if (what.page) press(beside([...document.querySelectorAll("header nav a")], current, what.page));
-  if (what.step) {
-    beside(rowLinks(), (link) => link === document.activeElement, what.step)?.focus();
-  }
+  if (what.step) beside(rowLinks(), (link) => link === document.activeElement, what.step)?.focus();
   if (what.up) {
     const to = document.querySelector("main a[rel=up]")?.getAttribute("href") ?? up(route);
     if (to) visit(to);
@@ -64,22 +63,27 @@ export function Keyboard({ pages, route, visit }) {
   const [shown, show] = useState(null);
   useEffect(() => {
     let [before, since, held] = ["", 0, 0];
-    const released = () => { clearTimeout(held); hint(false); };
+    const hide = () => { clearTimeout(held); hint(false); };
+    const released = (e) => { if (e.key === "Shift") hide(); };
     const pressed = (e) => {
-      if (e.key === "Shift" && chosen("keys") !== "off" && !e.repeat) held = setTimeout(() => hint(true), HELD_MS);
-      if (chosen("keys") === "off" || e.defaultPrevented || e.ctrlKey || e.metaKey || e.altKey || e.key === "Shift" ||
+      if (chosen("keys") === "off" || e.defaultPrevented || e.ctrlKey || e.metaKey || e.altKey ||
         e.target.closest?.("input:not([type=checkbox]), textarea, select, dialog, .terminal")) return;
+      if (e.key === "Shift") {
+        if (!e.repeat) held = setTimeout(() => hint(true), HELD_MS);
+        return;
+      }
       const here = keyed();
       const together = e.timeStamp - since < TOGETHER_MS ? before : "";
-      const row = rowOf(together, e.code, e.shiftKey);
+      const key = meant(letters(), together === "g", e.key);
+      const what = meaning(together, key, e.shiftKey, pages, [...here.keys()]);
+      // Where a digit with Shift is a sign that means something, it means that.
+      const row = what ? null : rowOf(together, e.code, e.shiftKey);
       if (row) {
         [before, since] = [row.begun ?? "", e.timeStamp];
         e.preventDefault();
         press(row.open && rowLinks()[row.open - 1]);
         return;
       }
-      const key = meant(letters(), together === "g", e.key);
-      const what = meaning(together, key, e.shiftKey, pages, [...here.keys()]);
       // What has meant something begins nothing else.
       [before, since] = what ? ["", 0] : [key, e.timeStamp];
       if (!what) return;
@@ -89,12 +93,12 @@ export function Keyboard({ pages, route, visit }) {
     };
     document.addEventListener("keydown", pressed);
     document.addEventListener("keyup", released);
-    addEventListener("blur", released);
+    addEventListener("blur", hide);
     return () => {
-      released();
+      hide();
       document.removeEventListener("keydown", pressed);
       document.removeEventListener("keyup", released);
-      removeEventListener("blur", released);
+      removeEventListener("blur", hide);
     };
   }, [route.page, route.id, route.tab]);
   if (!shown) return null;

@@ -29,8 +29,8 @@ export function meaning(before, key, shift, pages, here) {
 }
 
 /**
- * The row that two digits with Shift open: `{begun}` after the first one, `{open: number}` after both, null for all else.
- * `before` is what the first one has begun.
+ * The row that two digits with Shift open: `{begun}` after the first one, `{open: number}` after both, null for all
+ * else. `before` is what the first one has begun.
  */
 export function rowOf(before, code, shift) {
   const digit = /^Digit(\d)$/.exec(code ?? "")?.[1];

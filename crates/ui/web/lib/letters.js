@@ -1,8 +1,8 @@
 // Which letters a person has chosen for what keys mean. Pure.
 
 /** What has a letter on any page, with the letter that it has until somebody chooses another. */
-export const LETTERS = [["g", "To a page, before its letter"], ["/", "Filter"], ["j", "Next row"], ["k", "Previous row"],
-  ["u", "Up"], ["?", "List of keys"], ["l", "Log"], ["x", "Exec"], ["e", "Evaluations"], ["d", "Definition"],
+export const LETTERS = [["g", "To a page, before its letter"], ["/", "Filter"], ["j", "Next row"],
+  ["k", "Previous row"], ["u", "Up"], ["?", "List of keys"], ["l", "Log"], ["x", "Exec"], ["e", "Evaluations"], ["d", "Definition"],
   ["f", "Files"], ["w", "Wrap lines, pressed twice"]];
 
 /** Letters of pages come after another one: they are apart. */

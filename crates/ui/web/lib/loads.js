@@ -72,8 +72,8 @@ export function providers(nodes, tasks) {
 }
 
 /**
- * How often something of this size fits a node beside what it has, once where it wants a port that is free there; 0 where
- * the node takes no work.
+ * How often something of this size fits a node beside what it has, once where it wants a port that is free there; 0
+ * where the node takes no work.
  */
 export function room(node, cpu, memory, port = 0) {
   if (!node.takes || !(cpu > 0 || memory > 0 || port > 0)) return 0;

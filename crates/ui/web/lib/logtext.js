@@ -1,5 +1,5 @@
-// The text of a log that grows at its end and is cut at its beginning, in blocks: what has not changed is the same object
-// as before, so that it need not be drawn again. Pure.
+// The text of a log that grows at its end and is cut at its beginning, in blocks: what has not changed is the same
+// object as before, so that it need not be drawn again. Pure.
 import { styleAfter } from "./ansi.js";
 
 /** Characters of a block, about. */
@@ -11,8 +11,8 @@ export const EMPTY = { blocks: [], size: 0 };
 const cut = (text) => (text.length <= BLOCK ? text.length : text.lastIndexOf("\n", BLOCK) + 1 || BLOCK);
 
 /**
- * `{log, dropped}`: the log with `more` at its end, and how many characters that leaves out at its beginning, so that about
- * `kept` stay. A block is `{text, style}` with the style that its first character has.
+ * `{log, dropped}`: the log with `more` at its end, and how many characters that leaves out at its beginning, so that
+ * about `kept` stay. A block is `{text, style}` with the style that its first character has.
  */
 export function grown(log, more, kept) {
   const over = Math.max(0, more.length - kept);

@@ -86,9 +86,10 @@ export function Act({ label, question, run, danger, typed = "" }) {
   return html`<button class=${danger ? "danger" : ""} onClick=${() => { type(""); set(true); }}>${label}</button>
     ${open && html`<${Dialog} close=${() => set(false)}><p>${plain(question)}</p>
       ${said && html`<${Problem} error=${said} />`}
-      ${typed && html`<p class="tools"><label>Type ${plain(typed)} to go on <input aria-label="What to type" value=${text}
-        onInput=${(e) => type(e.target.value)} /></label></p>`}
-      <p class="tools"><button class=${danger ? "danger" : ""} disabled=${busy || text !== typed} onClick=${go}>${label}</button>
+      ${typed && html`<p class="tools"><label>Type ${plain(typed)} to go on <input aria-label="What to type"
+        value=${text} onInput=${(e) => type(e.target.value)} /></label></p>`}
+      <p class="tools"><button class=${danger ? "danger" : ""} disabled=${busy || text !== typed}
+      onClick=${go}>${label}</button>
       <button onClick=${() => set(false)}>Leave it</button></p><//>`}`;
 }
 

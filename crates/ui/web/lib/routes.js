@@ -25,8 +25,10 @@ export function parse(path, query = "") {
     if (below.length) return { page: "files", id, path: `/${below[0].join("/")}` };
     return { page: "allocation", id, task: rest[0] ?? "", tab: rest[1] === "logs" ? "logs" : "" };
   }
-  if (first === "clients" && id) return rest[0] === "monitor" ? { page: "monitor", part: "node", id } : { page: "client", id };
-  if (first === "servers" && id && rest[0] === "monitor") return { page: "monitor", part: "server", id };
+  if (["clients", "servers"].includes(first) && id && rest[0] === "monitor") {
+    return { page: "monitor", part: first === "clients" ? "node" : "server", id };
+  }
+  if (first === "clients" && id) return { page: "client", id };
   if (first === "evaluations") return { page: "evaluations", id: id ?? params.get("currentEval") ?? "" };
   if (first === "remote" && parts.length > 1) return { page: "slot", id: parts.slice(1).join("/") };
   if (first === "settings" && id === "tokens") return { page: "login" };
@@ -51,8 +53,8 @@ export function parse(path, query = "") {
       task: rest[1] ?? "", alloc: params.get("allocation") ?? "" };
   }
   if (first === "servers") return { page: "servers" };
-  const known = { jobs: "jobs", clients: "clients", remote: "remote", services: "services", storage: "volumes", administration: "access", topology: "topology", trends: "trends",
-    variables: "variables" };
+  const known = { jobs: "jobs", clients: "clients", remote: "remote", services: "services", storage: "volumes",
+    administration: "access", topology: "topology", trends: "trends", variables: "variables" };
   return { page: known[first] ?? "missing" };
 }
 
@@ -61,6 +63,8 @@ export const jobHref = (id, namespace, tab = "") =>
 export const editHref = (id, namespace) => `/ui/jobs/run?${new URLSearchParams({ job: id, namespace })}`;
 export const accessHref = (part, id = "") =>
   `/ui/administration/${part}${id ? `/${encodeURIComponent(id)}` : ""}`;
+/** The log of a task of an allocation. */
+export const logHref = (id, task) => `${allocHref(id)}/${encodeURIComponent(task)}/logs`;
 export const allocHref = (id) => `/ui/allocations/${encodeURIComponent(id)}`;
 export const filesHref = (id, path) => `${allocHref(id)}/fs/${path.split("/").filter(Boolean).map(encodeURIComponent)
   .join("/")}`;
@@ -69,7 +73,8 @@ export const execHref = (a, task) => `/ui/exec/${[a.JobID, a.TaskGroup, task].ma
   new URLSearchParams({ namespace: a.Namespace, allocation: a.ID.slice(0, 8) });
 export const evalHref = (id) => `/ui/evaluations?${new URLSearchParams({ currentEval: id })}`;
 /** The log of a node's or a server's agent. */
-export const monitorHref = (part, id) => `/ui/${part === "node" ? "clients" : "servers"}/${encodeURIComponent(id)}/monitor`;
+export const monitorHref = (part, id) =>
+  `/ui/${part === "node" ? "clients" : "servers"}/${encodeURIComponent(id)}/monitor`;
 export const nodeHref = (id) => `/ui/clients/${encodeURIComponent(id)}`;
 export const remoteHref = (filter) => `/ui/remote?${new URLSearchParams({ q: filter })}`;
 export const slotHref = (slot) => `/ui/remote/${slot.split("/").map(encodeURIComponent).join("/")}`;

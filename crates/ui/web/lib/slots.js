@@ -1,28 +1,35 @@
 // The places of a job, one for each allocation that it wants at once, and how the job is in a sentence. Pure.
 import { unplaced } from "./format.js";
+import { isParent } from "./jobs.js";
 
 const indexOf = (name) => Number(/\[(\d+)\]$/.exec(name)?.[1] ?? -1);
 
 /** Most places that are drawn; of more, those are shown that are not as they should be. */
 export const SHOWN = 200;
 
+/** A system job has a place on each node. */
+const everywhere = (job) => ["system", "sysbatch"].includes(job.Type);
+
 /**
- * The places of one group: `{cells, left}`. A cell is `{index, alloc, word, attempts}` with the newest allocation there;
+ * The places of one group: `{cells, left}`. A cell is `{name, alloc, word, attempts}` with the newest allocation there;
  * one without an allocation is not placed. `left` are the places that are as they should be and not among the cells.
  */
-export function places(group, allocs) {
-  const at = new Map();
+export function places(job, group, allocs) {
+  const newest = new Map();
   for (const a of allocs.filter((each) => each.TaskGroup === group.Name)) {
-    const index = indexOf(a.Name);
-    const old = at.get(index);
-    const newer = !old || a.CreateIndex > old.alloc.CreateIndex;
-    at.set(index, { index, alloc: newer ? a : old.alloc, attempts: (old?.attempts ?? 0) + 1 });
+    const place = everywhere(job) ? a.NodeID : indexOf(a.Name);
+    if (!(newest.get(place)?.CreateIndex > a.CreateIndex)) newest.set(place, a);
   }
-  const wanted = Array.from({ length: Math.min(group.Count, 100_000) }, (_, index) => at.get(index) ??
-    { index, alloc: null, attempts: 0 });
-  const more = [...at.values()].filter((cell) => cell.index >= group.Count && ["running", "pending"]
-    .includes(cell.alloc.ClientStatus));
-  const all = [...wanted, ...more].map((cell) => ({ ...cell, word: cell.alloc?.ClientStatus ?? "not placed" }));
+  const wants = !everywhere(job) && !isParent(job) && !job.Stop && job.Status !== "dead";
+  const wanted = Array.from({ length: wants ? Math.min(group.Count, 100_000) : 0 }, (_, index) => index);
+  // Beyond what is wanted, what has not ended yet counts.
+  const others = [...newest].filter(([place, a]) => !wants || place >= group.Count &&
+    ["running", "pending"].includes(a.ClientStatus)).map(([place]) => place);
+  const all = [...wanted, ...others].map((place) => {
+    const alloc = newest.get(place) ?? null;
+    return { name: everywhere(job) ? `${group.Name} on ${alloc.NodeName}` : `${group.Name}[${place}]`, alloc,
+      word: alloc?.ClientStatus ?? "not placed", attempts: (alloc?.RescheduleTracker?.Events?.length ?? 0) + 1 };
+  });
   if (all.length <= SHOWN) return { cells: all, left: 0 };
   const cells = all.filter((cell) => !["running", "complete"].includes(cell.word)).slice(0, SHOWN);
   return { cells, left: all.length - cells.length };
@@ -44,38 +51,30 @@ export function nodesOf(allocs) {
 export const delays = (job) => (job?.TaskGroups ?? []).some((group) => group.ShutdownDelay > 0 ||
   (group.Tasks ?? []).some((task) => task.ShutdownDelay > 0));
 
-const some = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
+const some = (n, one, more) => `${n} ${n === 1 ? one : more}`;
 
 /** How the job is: `[class, sentence]`, with the first reason why it is not as it should be. */
 export function verdict(job, allocs, evals) {
   if (job.Stop) return ["idle", "It is stopped."];
-  if (job.Periodic || job.ParameterizedJob && !job.Dispatched) return ["good", "It makes other jobs."];
-  const groups = job.TaskGroups ?? [];
-  const all = groups.map((group) => [group, places(group, allocs)]);
-  const cells = all.flatMap(([group, { cells: here }]) => here.map((cell) => ({ ...cell, group: group.Name })));
+  if (isParent(job)) return ["good", "It makes other jobs."];
+  const cells = (job.TaskGroups ?? []).flatMap((group) => places(job, group, allocs).cells);
   const blocked = evals.find((e) => e.Status === "blocked");
-  if (blocked) {
-    const [group, metric] = Object.entries(blocked.FailedTGAllocs ?? {})[0] ?? [];
-    if (group) return ["bad", `Not everything of ${group} is placed: ${unplaced(metric).slice(0, 2).join("; ")}.`];
-  }
-  const first = (word) => cells.find((cell) => cell.word === word);
-  for (const word of ["failed", "lost", "unknown"]) {
-    const cell = first(word);
-    if (cell) {
-      const why = cell.alloc.ClientDescription ? `: ${cell.alloc.ClientDescription}` : "";
-      const again = cell.attempts > 1 ? `, at attempt ${cell.attempts}` : "";
-      return [word === "unknown" ? "warn" : "bad", `${cell.alloc.Name} is ${word}${again}${why}.`.replace("..", ".")];
-    }
+  const [group, metric] = Object.entries(blocked?.FailedTGAllocs ?? {})[0] ?? [];
+  if (group) return ["bad", `Not everything of ${group} is placed: ${unplaced(metric).slice(0, 2).join("; ")}.`];
+  for (const [word, kind] of [["failed", "bad"], ["lost", "bad"], ["unknown", "warn"]]) {
+    const cell = cells.find((each) => each.word === word);
+    const again = cell?.attempts > 1 ? `, at attempt ${cell.attempts}` : "";
+    const why = (cell?.alloc.ClientDescription ?? "").replace(/\.$/, "");
+    if (cell) return [kind, `${cell.name} is ${word}${again}${why && `: ${why}`}.`];
   }
   const lone = (job.RemoteTasks ?? []).filter((r) => r.Unmanaged).length;
-  if (lone) return ["warn", `${some(lone, "remote task")} ${lone === 1 ? "is" : "are"} managed by no node; the work goes on.`];
-  const waits = cells.filter((cell) => ["pending", "not placed"].includes(cell.word)).length;
-  if (waits && job.Status !== "dead") return ["warn", `${some(waits, "allocation")} ${waits === 1 ? "does" : "do"} not run yet.`];
-  if (job.Status === "dead") return ["idle", "It has run to its end."];
-  if (!["service", "batch"].includes(job.Type)) {
-    const n = allocs.filter((a) => a.ClientStatus === "running").length;
-    return ["good", `${some(n, "allocation")} ${n === 1 ? "runs" : "run"}, on each node that takes it.`];
+  if (lone) {
+    return ["warn", `${some(lone, "remote task is", "remote tasks are")} managed by no node; the work goes on.`];
   }
-  const n = all.reduce((sum, [, p]) => sum + p.left, 0) + cells.filter((cell) => cell.word === "running").length;
-  return ["good", n ? `All is well: ${some(n, "allocation")} ${n === 1 ? "runs" : "run"}.` : "It wants no allocation."];
+  if (job.Status === "dead") return ["idle", "It has run to its end."];
+  const waits = cells.filter((cell) => ["pending", "not placed"].includes(cell.word)).length;
+  if (waits) return ["warn", `${some(waits, "allocation does", "allocations do")} not run yet.`];
+  const runs = allocs.filter((a) => a.ClientStatus === "running").length;
+  if (!runs) return ["good", "It wants no allocation."];
+  return ["good", `All is well: ${some(runs, "allocation runs", "allocations run")}.`];
 }

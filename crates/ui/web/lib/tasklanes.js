@@ -27,7 +27,8 @@ export function taskLanes(states, nowMs) {
     if (last && !last.to) last.to = time(state.FinishedAt) || nowMs;
     return { name, spans, ticks };
   });
-  const all = lanes.flatMap((lane) => [...lane.ticks.map((tick) => tick.at), ...lane.spans.flatMap((s) => [s.from, s.to])]);
+  const all = lanes.flatMap((lane) => [...lane.ticks.map((tick) => tick.at),
+    ...lane.spans.flatMap((s) => [s.from, s.to])]);
   const to = all.length ? Math.max(...all) : nowMs;
   return { from: all.length ? Math.min(...all) : nowMs, to, lanes: lanes.sort((a, b) =>
     (a.ticks[0]?.at ?? 0) - (b.ticks[0]?.at ?? 0)) };

@@ -16,28 +16,41 @@ export function Actions({ job, path, ns }) {
   const [runs, set] = useState([]);
   const open = useRef([]);
   useEffect(() => () => open.current.forEach((one) => one.close()), []);
-  const change = (key, more) => set((old) => old.map((run) => (run.key === key ? { ...run, ...more(run) } : run)));
-  const run = (one, allocs) => allocs.forEach((alloc) => {
-    const key = `${one.Name} ${alloc.ID} ${Date.now()}`;
+  const change = (key, more) => set((old) => old.map((one) => (one.key === key ? { ...one, ...more(one) } : one)));
+  const run = (action, allocs) => allocs.forEach((alloc) => {
+    const key = open.current.length;
     const decoder = new TextDecoder();
-    set((old) => [{ key, action: one.Name, alloc, text: "", ended: "" }, ...old]);
-    open.current.push(session(actionPath(job.ID), { action: one.Name, allocID: alloc.ID, task: one.TaskName,
-      namespace: job.Namespace, tty: "false" }, {
-      out: (bytes) => change(key, ({ text }) => ({ text: (text + decoder.decode(bytes, { stream: true })).slice(-KEPT) })),
-      over: (ended, code) => change(key, () => ({ ended, code })) }));
+    set((old) => [{ key, action: action.Name, alloc, text: "", ended: "" }, ...old]);
+    const out = (bytes) => {
+      const said = decoder.decode(bytes, { stream: true });
+      change(key, ({ text }) => ({ text: (text + said).slice(-KEPT) }));
+    };
+    const over = (ended, code) => change(key, () => ({ ended, code }));
+    open.current.push(session(actionPath(job.ID), { action: action.Name, allocID: alloc.ID, task: action.TaskName,
+      namespace: job.Namespace, tty: "false" }, { out, over }));
   });
   return html`<${Loaded} live=${live}>${([actions, all]) => {
-    const of = (one) => all.filter((a) => a.ClientStatus === "running" && a.TaskGroup === one.TaskGroupName);
-    return html`<${Table} rows=${actions ?? []} none="The job names no actions." heads=${["Action", "Task", "Command", "Run"]}
-      row=${(one) => html`<tr key=${`${one.TaskGroupName} ${one.TaskName} ${one.Name}`}><td class="name">${plain(one.Name)}</td>
-      <td>${plain(`${one.TaskGroupName}/${one.TaskName}`)}</td><td><code>${plain([one.Command, ...(one.Args ?? [])].join(" "))}</code></td>
-      <td><div class="tools">${of(one).length === 0 ? html`<span class="soft">no allocation runs</span>` : html`
-      <${Act} label="Run on one" question=${`Run ${one.Name} in ${of(one)[0].Name}?`} run=${() => run(one, of(one).slice(0, 1))} />
-      ${of(one).length > 1 && html`<${Act} label=${`Run on all ${of(one).length}`} danger
-        question=${`Run ${one.Name} in all ${of(one).length} running allocations of ${one.TaskGroupName}?`}
-        run=${() => run(one, of(one))} />`}`}</div></td></tr>`} />`;
-  }}<//>${runs.length > 0 && html`<h2>What they said</h2>`}${runs.map((one) => html`<div class="box" key=${one.key}>
-    <p><b>${plain(one.action)}</b> in <a href=${allocHref(one.alloc.ID)}>${plain(one.alloc.Name)}</a>:${" "}
-    ${one.ended ? html`<span class=${one.code === 0 ? "good" : "bad"}>${plain(one.ended)}</span>` : html`<${State} word="running" />`}</p>
-    <pre class="log">${plain(bare(one.text))}</pre></div>`)}`;
+    const of = (action) => all.filter((a) => a.ClientStatus === "running" && a.TaskGroup === action.TaskGroupName);
+    return html`<${Table} rows=${actions ?? []} none="The job names no actions."
+      heads=${["Action", "Task", "Command", "Run"]} row=${(action) => html`
+      <${Row} key=${`${action.TaskGroupName} ${action.TaskName} ${action.Name}`} action=${action}
+      allocs=${of(action)} run=${run} />`} />`;
+  }}<//>${runs.length > 0 && html`<h2>What they said</h2>`}${runs.map((one) => html`<${Said} key=${one.key} ...${one} />`)}`;
 }
+
+function Row({ action, allocs, run }) {
+  const command = [action.Command, ...(action.Args ?? [])].join(" ");
+  return html`<tr><td class="name">${plain(action.Name)}</td>
+    <td>${plain(`${action.TaskGroupName}/${action.TaskName}`)}</td><td><code>${plain(command)}</code></td>
+    <td><div class="tools">${!allocs.length && html`<span class="soft">no allocation runs</span>`}
+    ${allocs.length > 0 && html`<${Act} label="Run on one" question=${`Run ${action.Name} in ${allocs[0].Name}?`}
+      run=${() => run(action, allocs.slice(0, 1))} />`}
+    ${allocs.length > 1 && html`<${Act} label=${`Run on all ${allocs.length}`} danger
+      question=${`Run ${action.Name} in all ${allocs.length} running allocations of ${action.TaskGroupName}?`}
+      run=${() => run(action, allocs)} />`}</div></td></tr>`;
+}
+
+const Said = ({ action, alloc, text, ended, code }) => html`<div class="box"><p><b>${plain(action)}</b> in${" "}
+  <a href=${allocHref(alloc.ID)}>${plain(alloc.Name)}</a>:${" "}${ended ? html`<span
+  class=${code === 0 ? "good" : "bad"}>${plain(ended)}</span>` : html`<${State} word="running" />`}</p>
+  <pre class="log">${plain(bare(text))}</pre></div>`;

@@ -15,6 +15,7 @@ const LAST = 50;
 function useNextLaunch(job, path, ns) {
   const [next, set] = useState("");
   useEffect(() => {
+    set("");
     if (!job.Periodic?.Enabled || job.Stop) return;
     write(`${path}/plan${ns}`, { Job: job, Diff: false }).then((plan) => set(plan.NextPeriodicLaunch ?? ""), () => {});
   }, [job.ID, job.Version, job.Stop]);
@@ -28,7 +29,8 @@ export function Children({ job, ns, path }) {
   return html`${periodic && html`<div class="box"><dl><dt>Launched</dt><dd>${[periodic.Spec, ...(periodic.Specs ?? [])]
       .filter(Boolean).map((spec) => html`<code>${plain(spec)}</code> `)}${plain(periodic.TimeZone)}${
       periodic.Enabled ? "" : ", switched off"}</dd>
-    ${next > 0 && html`<dt>Next launch</dt><dd>in ${span(next - Date.now())}, at ${moment(next * 1e6, chosen("zone"))}</dd>`}
+    ${next > 0 && html`<dt>Next launch</dt><dd>in ${span(next - Date.now())}, at${" "}
+      ${moment(next * 1e6, chosen("zone"))}</dd>`}
     <dt>While one runs</dt><dd>${periodic.ProhibitOverlap ? "the next waits for its time after that" : "the next is launched beside it"}</dd>
     </dl></div><div class="tools"><${Act} label="Launch now" question=${`Launch ${job.ID} now, whatever the time is?`}
       run=${() => write(`${path}/periodic/force${ns}`, {})} /></div>`}

@@ -79,11 +79,7 @@ export function Topology() {
         <td>${n.jobs.map(([job, ns, count]) => html`<a class=${wanted && job.toLowerCase().includes(wanted) ? "marked" : ""}
           href=${jobHref(job, ns)}>${plain(job)}</a> × ${count} `)}</td>
         <td class="wide">${plain(n.pool)}</td><td class="wide">${plain(n.datacenter)}</td></tr>`} />
-        ${providers(nodes, tasks).length > 0 && html`<h2>Remote runtimes</h2>`}${providers(nodes, tasks).map((p) => html`<div
-          class="box" key=${`${p.driver} ${p.name}`}><b>${plain(p.driver)}</b> ${plain(p.name)}: <a href=${remoteHref(p.driver)}>${
-          p.tasks} ${p.tasks === 1 ? "task" : "tasks"}</a>, ${p.unmanaged > 0 && html`<span class="warn">${p.unmanaged}
-          unmanaged, </span>`}reached by ${p.nodes.length ? plain(p.nodes.join(", ")) : html`<b class="bad">no node</b>`}${
-          p.cpu > 0 ? `, ${p.cpu} MHz and ${p.memory} MiB in all` : ""}</div>`)}`;
+        <${Runtimes} all=${providers(nodes, tasks)} />`;
     }}<//><${Cli} line="drover node status -allocs" raw="/v1/nodes?resources=true" />`;
 }
 
@@ -94,3 +90,11 @@ export const Bar = ({ used, of, unit }) => {
     <rect class="rest" width="100" height="10" rx="2" /><rect class=${part > 0.9 ? "full" : "used"} height="10" rx="2"
     width=${part * 100} /></svg><span class="num">${used} of ${of} ${unit}</span>`;
 };
+
+/** Remote runtimes as lanes beside the nodes: what is there, and who reaches it. */
+const Runtimes = ({ all }) => html`${all.length > 0 && html`<h2>Remote runtimes</h2>`}${all.map((p) => html`<div class="box"
+  key=${`${p.driver} ${p.name}`}><b>${plain(p.driver)}</b> ${plain(p.name)}:${" "}
+  <a href=${remoteHref(p.driver)}>${p.tasks} ${p.tasks === 1 ? "task" : "tasks"}</a>,${" "}
+  ${p.unmanaged > 0 && html`<span class="warn">${p.unmanaged} unmanaged, </span>`}reached by${" "}
+  ${p.nodes.length ? plain(p.nodes.join(", ")) : html`<b class="bad">no node</b>`}
+  ${p.cpu > 0 && `, ${p.cpu} MHz and ${p.memory} MiB in all`}</div>`)}`;

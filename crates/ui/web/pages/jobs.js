@@ -4,8 +4,8 @@ import { useLive, write } from "../lib/api.js";
 import { plain, unblocks, unplaced } from "../lib/format.js";
 import { delays, verdict } from "../lib/slots.js";
 import { allocWords, newestFirst, talking } from "../lib/allocs.js";
-import { faults, faulty, folded, tally, unfolded, wanted, words } from "../lib/jobs.js";
-import { allocHref, editHref, jobHref, nodeHref } from "../lib/routes.js";
+import { faults, faulty, folded, isParent, tally, unfolded, wanted, words } from "../lib/jobs.js";
+import { allocHref, editHref, jobHref, logHref, nodeHref } from "../lib/routes.js";
 import { Actions } from "./actions.js";
 import { Children } from "./children.js";
 import { ServicesOf } from "./cluster.js";
@@ -22,8 +22,9 @@ export function Jobs() {
   const [filter, setFilter] = useFilter();
   const [all, showAll] = useParam("children");
   return html`<${Title}>Jobs<//>
-    <div class="tools"><${Search} value=${filter} onInput=${setFilter} /><label><input type="checkbox" checked=${Boolean(all)}
-      onChange=${(e) => showAll(e.target.checked ? "all" : "")} /> Also children</label><a href="/ui/jobs/run">Run a job</a></div>
+    <div class="tools"><${Search} value=${filter} onInput=${setFilter} />
+      <label><input type="checkbox" checked=${Boolean(all)} onChange=${(e) => showAll(e.target.checked ? "all" : "")} />
+      Also children</label><a href="/ui/jobs/run">Run a job</a></div>
     <${Loaded} live=${live}>${([jobs]) => {
       const given = all ? jobs : live.partial ? unfolded(jobs) : folded(jobs);
       const wrong = faulty(given);
@@ -51,14 +52,14 @@ function Filled({ job }) {
   const [runs, of] = [tally(job).Running, wanted(job)];
   if (!of) return "–";
   return html`<svg class="fill" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true"><rect class="rest"
-    width="100" height="10" rx="2" /><rect class="runs" height="10" rx="2" width=${(runs / of) * 100} /></svg>${runs} of ${of}`;
+    width="100" height="10" rx="2" /><rect class="runs" height="10" rx="2" width=${(runs / of) * 100} /></svg>
+    ${runs} of ${of}`;
 }
 
 const TABS = [["", "Overview"], ["allocations", "Allocations"], ["deployments", "Deployments"],
-  ["evaluations", "Evaluations"], ["versions", "Versions"], ["services", "Services"], ["clients", "Nodes"], ["variables", "Variables"],
-  ["actions", "Actions"], ["definition", "Definition"]];
+  ["evaluations", "Evaluations"], ["versions", "Versions"], ["services", "Services"], ["clients", "Nodes"],
+  ["variables", "Variables"], ["actions", "Actions"], ["definition", "Definition"]];
 const OF_PARENTS = [["dispatch", "Children"]];
-const isParent = (job) => Boolean(job?.Periodic || job?.ParameterizedJob);
 
 export function Job({ id, namespace, tab }) {
   const path = `/v1/job/${encodeURIComponent(id)}`;
@@ -119,7 +120,7 @@ export function Job({ id, namespace, tab }) {
             typed=${runs.length > MANY_ENDS ? id : ""} run=${() => each(runs, restarted)} />
           <a data-key="x" href=${`/ui/exec/${encodeURIComponent(id)}${ns}`}>Exec</a>`}
           <a href=${editHref(id, namespace)}>Edit</a>${talks && html`
-          <a data-key="l" href=${`${allocHref(talks.id)}/${encodeURIComponent(talks.task)}/logs`}>Logs</a>`}
+          <a data-key="l" href=${logHref(talks.id, talks.task)}>Logs</a>`}
           ${(job.TaskGroups ?? []).map((g) => {
             const count = counts[g.Name] ?? g.Count;
             return html`<label>${plain(g.Name)} <input type="number" min="0" value=${count}
@@ -161,13 +162,15 @@ export function Allocs({ allocs, all: bulk }) {
   const all = newestFirst(allocs);
   const rows = filter ? all.filter((a) => allocWords(a).includes(sought)) : all;
   const runs = bulk ? rows.filter((a) => a.ClientStatus === "running") : [];
-  const these = runs.length === 1 ? "the one that runs" : `the ${runs.length} that run`;
+  const these = `${runs.length === 1 ? "the one that runs" : `the ${runs.length} that run`}${filter &&
+    (runs.length === 1 ? " and matches the filter" : " and match the filter")}`;
   const typed = runs.length > MANY_ENDS ? `${runs.length}` : "";
   return html`<div class="tools">${(bulk || filter || all.length > MANY) && html`<${Search} value=${filter}
     onInput=${setFilter} />`}${runs.length > 0 && html`<${Act} label=${`Restart ${runs.length}`} danger typed=${typed}
-    question=${`Restart the tasks of ${these}${filter && " and match the filter"}, in place?`} run=${() => each(runs, restarted)} />
-    <${Act} label=${`Stop ${runs.length}`} danger typed=${typed} question=${`Stop ${these}${filter &&
-    " and match the filter"}? Each is placed again, perhaps elsewhere.`} run=${() => each(runs, stopped)} />`}</div>
+    question=${`Restart the tasks of ${these}, in place?`}
+    run=${() => each(runs, restarted)} />
+    <${Act} label=${`Stop ${runs.length}`} danger typed=${typed} question=${`Stop ${these}? Each is placed again, perhaps elsewhere.`}
+    run=${() => each(runs, stopped)} />`}</div>
   <${Table} rows=${rows}
   heads=${["Allocation", "State", "Name", "Node", "*Version", "Age"]}
   none=${all.length ? "No allocation matches the filter." : "There is no allocation."} row=${(a) => html`

@@ -25,17 +25,20 @@ export function Remote() {
       ["stopping", tasks.filter((t) => t.Desired === "stop").length],
       ["orphaned instances", lone.length], ["duplicates", doubles(lone).length],
       ["providers not reached", sweeps.filter((s) => s.Error).length]];
-    const words = (t) => `${t.SlotName} ${t.ProviderId} ${t.Driver} ${t.Provider} ${t.ManagerName} ${t.Guarantee?.Level} ${t.Observed?.State}
+    const words = (t) => `${t.SlotName} ${t.ProviderId} ${t.Driver} ${t.Provider} ${t.ManagerName}
+      ${t.Guarantee?.Level} ${t.Observed?.State}
       ${t.Unmanaged ? "unmanaged" : ""} ${t.Desired === "stop" ? "stopping" : ""}`.toLowerCase();
     return html`<div class="counts">${counts.map(([word, n]) => (n && FILTERS.includes(word) ?
         html`<button class="count warn" onClick=${() => setFilter(word)}><b>${n}</b>${word}</button>` :
         html`<div class=${`count ${n ? "warn" : ""}`}><b>${n}</b>${word}</div>`))}</div>
       <div class="tools"><${Search} value=${filter} onInput=${setFilter} /></div>
       <${Table} rows=${tasks.filter((t) => words(t).includes(filter.toLowerCase()))}
-      heads=${["Slot", "Observed", "Manager", "Hand-overs", "*Guarantee", "*Provider's name", "*Driver"]} none="There is no remote task here."
+      heads=${["Slot", "Observed", "Manager", "Hand-overs", "*Guarantee", "*Provider's name", "*Driver"]}
+      none="There is no remote task here."
       row=${(t) => html`<tr key=${t.SlotName}><td class="name"><a href=${slotHref(t.SlotName)}>${plain(t.SlotName)}</a></td>
       <td><${State} word=${t.Observed?.State} /></td><td>${t.Unmanaged ? html`<${State} word="unmanaged" />` :
-        plain(t.ManagerName)}</td><td class="num">${t.Epoch - 1}</td><td class="wide" title=${plain(t.Guarantee?.Reason)}>${plain(t.Guarantee?.Level)}</td>
+        plain(t.ManagerName)}</td><td class="num">${t.Epoch - 1}</td>
+      <td class="wide" title=${plain(t.Guarantee?.Reason)}>${plain(t.Guarantee?.Level)}</td>
       <td class="wide">${plain(t.ProviderId)}</td>
       <td class="wide">${plain(t.Driver)}</td></tr>`} />
       ${swept.data && html`<p class="soft">${sweeps.length ? html`The runtimes were last asked for orphaned instances${" "}
@@ -55,30 +58,32 @@ export function Slot({ id }) {
   return html`<${Loaded} live=${live}>${([t]) => html`<${Title}>${plain(t.SlotName)}<//><${Doubles} task=${t} />
     <${Bars} task=${t} /><div class="box"><dl>
     <dt>Observed</dt><dd><${State} word=${t.Observed?.State} /></dd>
-    <dt>Manager</dt><dd>${t.Unmanaged ? html`<${State} word="unmanaged" />` : html`<a href=${nodeHref(t.Manager.NodeID)}>${plain(t.ManagerName)}</a>`}</dd>
+    <dt>Manager</dt><dd>${t.Unmanaged ? html`<${State} word="unmanaged" />` : html`
+      <a href=${nodeHref(t.Manager.NodeID)}>${plain(t.ManagerName)}</a>`}</dd>
     <dt>Epoch</dt><dd>${t.Epoch} <span class="soft">grows whenever management moves</span></dd>
     <dt>Driver</dt><dd>${plain(t.Driver)}, at ${plain(t.Provider)}</dd>
-    <dt>Guarantee</dt><dd><b>${plain(t.Guarantee?.Level)}</b> ${plain(t.Guarantee?.Reason)}${(t.Guarantee?.Limits ?? []).map((limit) => html`
-      <div class="soft">${plain(limit)}</div>`)}</dd>
+    <dt>Guarantee</dt><dd><b>${plain(t.Guarantee?.Level)}</b> ${plain(t.Guarantee?.Reason)}
+      ${(t.Guarantee?.Limits ?? []).map((limit) => html`<div class="soft">${plain(limit)}</div>`)}</dd>
     ${t.StopReason && html`<dt>Stops because</dt><dd>${plain(t.StopReason)}</dd>`}
     ${t.Waiting && html`<dt>Waits for</dt><dd>${plain(t.Waiting)}</dd>`}
     <dt>Provider's name</dt><dd>${plain(t.ProviderId) || "–"}</dd><dt>Incarnation</dt><dd>${t.IncarnationID}</dd>
     <dt>Allocation</dt><dd><a href=${allocHref(t.AllocID)}>${String(t.AllocID).slice(0, 8)}</a></dd></dl></div>
     <div class="tools"><${Act} label="Restart" danger question=${`Replace the instance of ${t.SlotName}?`}
       run=${() => write(path.replace("/task/", "/restart/"), {})} />
-      <${Act} label="It is gone" danger typed=${t.SlotName} question=${`Say that the instance of ${t.SlotName} no longer exists? Its slot
-        gets another one. If it does exist after all, the work is done twice.`} run=${() => write(path.replace("/task/", "/gone/"), {})} />
-      <${Act} label="Forget the record" danger typed=${t.SlotName} question=${`Forget the record of ${t.SlotName}? The instance, if there
-        is one, runs on as an orphan, and its slot may get another one.`} run=${async () => {
+      <${Act} label="It is gone" danger typed=${t.SlotName} question=${`Say that the instance of ${t.SlotName} no longer
+        exists? Its slot gets another one. If it does exist after all, the work is done twice.`}
+        run=${() => write(path.replace("/task/", "/gone/"), {})} />
+      <${Act} label="Forget the record" danger typed=${t.SlotName} question=${`Forget the record of ${t.SlotName}? The
+        instance, if there is one, runs on as an orphan, and its slot may get another one.`} run=${async () => {
         await write(path, undefined, "DELETE");
         location.assign("/ui/remote");
       }} /></div>
     <${IfManagerGoes} task=${t} />
-    <details class="box"><summary>What is this?</summary><p>The work runs in a runtime that the node does not own. The bar above is
-      the instance; below it is who managed it when. When a manager is lost, the instance goes on, and the next node that
-      reaches its runtime adopts it under the next epoch. Nothing is started again meanwhile.</p>
-      <p>"It is gone" is for whoever knows that the runtime has lost the instance; "Forget the record" is for a runtime that
-      is no longer there at all. The servers refuse the first while the instance is seen alive.</p></details>
+    <details class="box"><summary>What is this?</summary><p>The work runs in a runtime that the node does not own. The
+      bar above is the instance; below it is who managed it when. When a manager is lost, the instance goes on, and the
+      next node that reaches its runtime adopts it under the next epoch. Nothing is started again meanwhile.</p>
+      <p>"It is gone" is for whoever knows that the runtime has lost the instance; "Forget the record" is for a runtime
+      that is no longer there at all. The servers refuse the first while the instance is seen alive.</p></details>
     <h2>What happened</h2><${Table} heads=${["When", "Epoch", "What"]} none="Nothing yet."
       rows=${[...(t.History ?? [])].reverse()} row=${(e) => html`<tr><td class="num"><${Age} at=${e.Time} past /></td>
       <td class="num">${e.Epoch}</td><td>${plain(e.Message)}</td></tr>`} />
@@ -108,12 +113,12 @@ function Bars({ task }) {
   const name = useNames(all.lanes.map((lane) => lane.node).filter(Boolean));
   const x = (ms) => ((ms - all.from) / Math.max(1, all.to - all.from)) * 1000;
   const high = 52 + all.lanes.length * 28;
-  return html`<div class="box"><div class="scrolls" tabindex="0" role="region" aria-label="Lanes"><svg class="lanes" viewBox=${`0 0 1000 ${high}`} role="img"
-    aria-label="The instance and its managers over time">
+  return html`<div class="box"><div class="scrolls" tabindex="0" role="region" aria-label="Lanes">
+    <svg class="lanes" viewBox=${`0 0 1000 ${high}`} role="img" aria-label="The instance and its managers over time">
     <rect class="instance" x="0" y="4" width="1000" height="26" rx="4" />
     <text class="onbar" x="8" y="22">incarnation ${String(task.IncarnationID).slice(0, 8)} ${span(all.to - all.from)}</text>
-    ${led > all.from && html`<path class="restart" d=${`M${x(led)} 0V${high}`}><title>${
-      `the server that leads began to lead ${span(Date.now() - led)} ago`}</title></path>`}
+    ${led > all.from && html`<path class="restart" d=${`M${x(led)} 0V${high}`}><title>the server
+      that leads began</title></path>`}
     ${all.gaps.map((gap) => html`<rect class="gap" x=${x(gap.from)} y="36" height=${high - 44}
       width=${Math.max(3, x(gap.to) - x(gap.from))} />`)}
     ${all.lanes.map((lane, i) => {
@@ -125,7 +130,8 @@ function Bars({ task }) {
           text-anchor=${before && !inside ? "end" : "start"}>${`epoch ${lane.epoch}, ${by}${span(lane.to - lane.from)}`}
           <title>${plain(lane.message)}</title></text>`;
     })}</svg></div>
-    ${led > all.from && html`<p class="soft">┊ the servers have been led anew ${span(Date.now() - led)} ago; the instance went on</p>`}
+    ${led > all.from && html`<p class="soft">┊ the server that leads began ${span(Date.now() - led)} ago; the instance
+      went on</p>`}
     ${all.gaps.map((gap, i) => html`<p class="warn">▲ unmanaged for ${shortly(gap.to - gap.from)}${all.now &&
       i === all.gaps.length - 1 ? " until now; the instance goes on" : ", then adopted; the instance went on"}</p>`)}</div>`;
 }

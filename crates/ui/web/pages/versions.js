@@ -17,7 +17,8 @@ export function Versions({ job, path, ns }) {
     const hidden = rows.length - shown.length;
     return html`<div class="tools"><label>Changes since <select aria-label="Changes since" value=${against}
       onChange=${(e) => compare(e.target.value)}><option value="">the version before</option>${rows.map((v) => html`
-      <option key=${v.Version} value=${v.Version}>version ${v.Version}${v.VersionTag ? ` (${plain(v.VersionTag.Name)})` : ""}</option>`)}</select></label>
+      <option key=${v.Version} value=${v.Version}>version ${v.Version}${v.VersionTag &&
+      ` (${plain(v.VersionTag.Name)})`}</option>`)}</select></label>
       ${(hidden > 0 || all) && html`<label><input type="checkbox" checked=${all} onChange=${(e) => showAll(e.target.checked)} />
         Also ${hidden || ""} that only stopped or started it</label>`}</div>
     <${Table} none="There is no version." heads=${["Version", "Submitted", "Stable", "What it changed", ""]} rows=${shown}

@@ -133,6 +133,7 @@ pub(super) fn jobs(page: &mut Page) -> Result<()> {
     );
     memory(page, "with them")?;
     // Others come, up to a hundred each second, and the page is kept fresh.
+    page.eval("performance.clearResourceTimings()")?;
     let (begun, came) = (Instant::now(), AtomicU64::new(0));
     written(|writer| {
         let mut n = 0;
@@ -144,6 +145,8 @@ pub(super) fn jobs(page: &mut Page) -> Result<()> {
         }
         Ok(())
     })?;
+    let asked = page.eval("performance.getEntriesByType('resource').length")?.as_u64().unwrap_or(u64::MAX);
+    ensure!(asked <= begun.elapsed().as_secs() + 1, "{asked} requests in {:.0?}", begun.elapsed());
     page.fill("Filter", "soak-7-0099")?;
     page.until("the last that came", "document.querySelectorAll('tbody tr').length === 1")?;
     let (came, seconds) = (came.into_inner(), begun.elapsed().as_secs());

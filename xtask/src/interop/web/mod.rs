@@ -4,6 +4,7 @@
 
 mod away;
 mod axe;
+mod bulk;
 mod demo;
 mod drain;
 mod fits;
@@ -18,6 +19,7 @@ mod people;
 mod storage;
 mod stories;
 mod tasks;
+mod versions;
 
 use std::{
     path::Path,

@@ -66,7 +66,12 @@ fn decided(page: &mut Page, dir: &Path) -> Result<()> {
     // A record is deleted while nobody manages the instance and no sweep comes: the slot gets another one.
     node.crash()?;
     page.until("no manager", "document.querySelector('tbody')?.innerText.includes('unmanaged')")?;
-    server.delete("/v1/remote/task/default/far.g[0]/t")?;
+    page.click(SLOT)?;
+    page.click("Forget the record")?;
+    page.shows("runs on as an orphan")?;
+    page.fill("What to type", SLOT)?;
+    page.click("Forget the record")?;
+    page.until("the list again", "location.pathname === '/ui/remote'")?;
     node.restart()?;
     until("a second instance", BOUND, || Ok((pids().len() == 2).then_some(())))?;
     cluster::drover(&server.address(), &["remote", "sweep"])?;

@@ -11,11 +11,11 @@ use super::{
         cluster::{self, Agent},
         job::Job,
     },
-    Story, away, demo, drain, fits, history,
+    Story, away, bulk, demo, drain, fits, history,
     kit::{end, in_runtime, running, sleeps, started, two_managers},
     logs, many, orphans, others,
     page::Page,
-    people, storage, tasks,
+    people, storage, tasks, versions,
 };
 use crate::local::{self, BOUND, until};
 
@@ -25,12 +25,15 @@ pub(super) const ALL: &[Story] = &[
     ("a job is seen to come, run and end", lives),
     ("why a job is not placed is said, and no longer when it is", unplaced),
     ("a job is planned and run, and nobody's change is overwritten", run),
-    ("an older version is registered again", reverted),
+    ("an older version is registered again", versions::reverted),
+    ("versions are named and compared", versions::named),
+    ("all that a filter leaves is restarted or stopped", bulk::bulk),
     ("a canary waits for somebody who promotes it", canary),
     ("a job makes others, and how they went is seen", children),
     ("a log is followed and searched", logs::followed),
     ("a log of a hundred megabytes", logs::large),
     ("the log of a remote task goes on over a hand-over", logs::over),
+    ("checks of a service are seen", tasks::checks),
     ("files are looked at, whatever is in them", tasks::files),
     ("a terminal in a task", tasks::terminal),
     ("everything is found from one field", found),
@@ -204,7 +207,7 @@ fn unplaced(page: &mut Page) -> Result<()> {
     page.click("picky")?;
     page.shows("Not everything is placed")?;
     page.shows("1 filtered by ${node.class} = large (web-unplaced)")?;
-    page.shows("It would be placed by a node with ${node.class} = large. The servers try again by themselves.")?;
+    page.shows("What would help: a node where ${node.class} = large. The servers try again by themselves.")?;
     page.document("unplaced")?;
     agent.submit(&sleeps("picky").body())?;
     page.hides("Not everything is placed")?;
@@ -291,23 +294,6 @@ fn run(page: &mut Page) -> Result<()> {
     page.click("Run")?;
     page.shows("Registered:")?;
     end(&agent, "typed")
-}
-
-fn reverted(page: &mut Page) -> Result<()> {
-    let agent = started("web-reverted")?;
-    let job = |n: &str| sleeps("kept").task(json!({"Env": {"N": n}})).body();
-    agent.submit(&job("first"))?;
-    agent.submit(&job("second"))?;
-    page.open(&format!("{}/ui/jobs/kept@default/versions", agent.address()))?;
-    page.shows("first → second")?;
-    page.click("Revert")?;
-    page.shows("Register version 0 of kept again?")?;
-    page.click("Revert")?;
-    until("version 2", BOUND, || Ok((agent.get("/v1/job/kept")?["Version"] == 2).then_some(())))?;
-    let now = agent.get("/v1/job/kept")?;
-    ensure!(now["TaskGroups"][0]["Tasks"][0]["Env"]["N"] == "first", "{now}");
-    page.until("three versions", "document.querySelectorAll('tbody tr').length === 3")?;
-    end(&agent, "kept")
 }
 
 fn canary(page: &mut Page) -> Result<()> {
@@ -731,12 +717,22 @@ fn manager_killed(page: &mut Page, dir: &Path) -> Result<()> {
     let named = "['web-a', 'web-b'].every((n) => document.querySelector('svg.lanes').textContent.includes(n))";
     page.until("the names of both managers", named)?;
     page.document("remote")?;
+    // Nobody gives up what is seen alive by mistake.
+    page.click("It is gone")?;
+    page.shows("no longer exists?")?;
+    page.fill("What to type", "default/far.g[0]/t")?;
+    page.expect("/v1/remote/gone/");
+    page.click("It is gone")?;
+    page.until("why not", "document.querySelector('dialog [role=alert]')?.textContent.trim()")?;
+    page.click("Leave it")?;
+    page.click("If its manager dies now")?;
+    page.shows("no manager for now, its remote tasks go on.")?;
     // Neither do servers that start again interrupt anything.
     server.crash()?;
     server.restart()?;
     until("the server", BOUND, || Ok(server.get("/v1/status/leader").ok()))?;
     page.open(&format!("{}/ui/remote/default/far.g[0]/t", server.address()))?;
-    page.shows("the servers have been led anew")?;
+    page.shows("the server that leads began")?;
     page.until("the moment on the axis", "document.querySelectorAll('svg.lanes .restart').length === 1")?;
     server.until_healthy(&["remote_exec"], 1)?;
     ensure!(pids() == before, "it is the same process: {before:?}, {:?}", pids());

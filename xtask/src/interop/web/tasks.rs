@@ -109,3 +109,20 @@ pub(super) fn terminal(page: &mut Page) -> Result<()> {
     page.until("what it said", "document.querySelector('pre.log').textContent.trim() === 'hello from an action'")?;
     end(&agent, "shell")
 }
+
+/// A service with a check that fails: nobody listens at its port.
+pub(super) fn checks(page: &mut Page) -> Result<()> {
+    let agent = started("web-checks")?;
+    let check = json!({"Name": "answers", "Type": "tcp", "Interval": 1_000_000_000, "Timeout": 1_000_000_000});
+    let service = json!({"Name": "mute", "Provider": "nomad", "PortLabel": "p", "Checks": [check]});
+    let group = json!({"Networks": [{"Mode": "host", "DynamicPorts": [{"Label": "p"}]}], "Services": [service]});
+    agent.submit(&sleeps("mute").group(group).body())?;
+    let alloc = running(&agent, "mute")?;
+    page.open(&format!("{}/ui/allocations/{alloc}", agent.address()))?;
+    let row = "[...document.querySelectorAll('tbody tr')].find((row) => row.innerText.startsWith('answers'))";
+    page.until(
+        "what the check says",
+        &format!("{row}?.innerText.includes('failed') && {row}.innerText.includes('refused')"),
+    )?;
+    end(&agent, "mute")
+}
