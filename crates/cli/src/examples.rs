@@ -43,6 +43,7 @@ drover demo -ui    watch the task in a browser while its managers die, until Ctr
             "\
 drover driver list-checks    list the checks for driver plugins
 drover driver check ./my-driver    check a plugin of your own
+drover driver doctor -config /etc/drover/client.hcl slurm    see what tasks would lack
 drover driver schema raw_exec    show the schema of its configuration"
         }
         ["fmt"] => {
@@ -234,6 +235,11 @@ fn deployment(verb: &str) -> Option<&'static str> {
 fn driver(verb: &str) -> Option<&'static str> {
     Some(match verb {
         "check" => "drover driver check ./my-driver    run all checks against a plugin of your own",
+        "doctor" => {
+            "\
+drover driver doctor -config /etc/drover/client.hcl slurm    look with the configuration of this node's agent
+drover driver doctor -config ecs.json ./drover-driver-ecs    look before there is an agent"
+        }
         "list-checks" => "drover driver list-checks    list the checks with the meaning of a failure",
         "schema" => "drover driver schema raw_exec    show keys, types and defaults of its configuration",
         _ => return None,

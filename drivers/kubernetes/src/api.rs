@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use http::Request;
+use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
 use k8s_openapi::List;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::Client;
+use kube::client::Body;
 use kube::core::WatchEvent;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -102,6 +104,43 @@ impl Api {
         let found: Value = self.ask("GET", &path, "", Vec::new(), Some(name)).await?;
         let uid = found["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty());
         uid.map(str::to_owned).ok_or_else(|| Trouble::could_not_ask("the answer about kube-system has no UID"))
+    }
+
+    /// The server's version (`v1.34.3`), and its clock as the answer tells it.
+    pub(crate) async fn version(&self) -> Result<(String, Option<Timestamp>), Trouble> {
+        let request = Request::get("/version").body(Body::empty()).map_err(Trouble::could_not_ask)?;
+        let asked = async {
+            let answer = self.client.send(request).await.map_err(|why| trouble(&why, None))?;
+            let date = answer.headers().get("date").and_then(|date| date.to_str().ok());
+            let date = date.and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
+            let body = answer.into_body().collect_bytes().await.map_err(Trouble::could_not_ask)?;
+            let told: Value = serde_json::from_slice(&body).map_err(Trouble::could_not_ask)?;
+            match told["gitVersion"].as_str() {
+                Some(version) => Ok((version.to_owned(), date)),
+                None => Err(Trouble::could_not_ask(format!("the answer has no version: {told}"))),
+            }
+        };
+        tokio::time::timeout(self.limit, asked).await.map_err(|_| Trouble::could_not_ask("no answer in time"))?
+    }
+
+    /// Whether this account may do that. An empty `namespace`: to objects of the cluster.
+    pub(crate) async fn may(&self, verb: &str, resource: &str, namespace: &str, name: &str) -> Result<bool, Trouble> {
+        let (resource, sub) = resource.split_once('/').unwrap_or((resource, ""));
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {
+                "verb": verb, "resource": resource, "subresource": sub, "namespace": namespace, "name": name,
+            }},
+        });
+        let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+        let told: Value = self.ask("POST", path, "application/json", review.to_string().into_bytes(), None).await?;
+        Ok(told["status"]["allowed"] == true)
+    }
+
+    /// What the server would say of a pod, which it does not make.
+    pub(crate) async fn try_pod(&self, pod: &Value) -> Result<(), Trouble> {
+        let path = self.path("pods", "?dryRun=All");
+        self.ask::<Value>("POST", &path, "application/json", pod.to_string().into_bytes(), None).await.map(drop)
     }
 
     pub(crate) async fn create_pod(&self, name: &str, pod: &Value) -> Result<Pod, Trouble> {

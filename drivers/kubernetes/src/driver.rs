@@ -7,19 +7,19 @@ use driver_sdk::config::Config;
 use driver_sdk::exec::ExecIo;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Bundle, Context, Description, DriverConfig, DriverState as _, Ensure, Ensured, Error, Fingerprint,
-    LogChunk, LogsQuery, Lookup, Observation, ObservationSink, Page, PluginInfo, RemoteDriver, RemoteError,
-    RemoteHandle, StopTask, TaskExit, async_trait,
+    AgentConfig, Bundle, Context, Description, DriverConfig, DriverState as _, Ensure, Ensured, Error, Finding,
+    Fingerprint, LogChunk, LogsQuery, Lookup, Observation, ObservationSink, Page, PluginInfo, RemoteDriver,
+    RemoteError, RemoteHandle, StopTask, TaskExit, async_trait,
 };
 use tokio::sync::mpsc;
 
 use crate::api::Api;
-use crate::cluster;
 use crate::config::PluginConfig;
 use crate::exec;
 use crate::feed::Feeds;
 use crate::options::TaskOptions;
 use crate::site::{Answer, HandleV1, Site, lock};
+use crate::{cluster, doctor};
 
 /// What hosts wait for a fingerprint.
 const FINGERPRINT_WITHIN: Duration = Duration::from_millis(800);
@@ -197,6 +197,15 @@ impl RemoteDriver for Driver {
                 .with("driver.kubernetes.cluster", &site.cluster)
                 .with("driver.kubernetes.namespace", &site.api.namespace)
                 .with("driver.kubernetes.provider", site.provider()),
+        }
+    }
+
+    async fn examine(&self) -> Vec<Finding> {
+        let config = lock(&self.config).clone();
+        match config.enabled {
+            true => doctor::examine(&config).await,
+            // The fingerprint says so.
+            false => Vec::new(),
         }
     }
 

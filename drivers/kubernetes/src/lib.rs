@@ -17,6 +17,7 @@
 //! feed.rs                 one watch of all pods of an owner
 //! logs.rs                 output by byte offset
 //! exec.rs                 commands in the container
+//! doctor.rs               what tasks will need, looked at before there is one
 //! driver.rs               the driver
 //! ```
 //!
@@ -27,6 +28,7 @@ mod answer;
 mod api;
 mod cluster;
 mod config;
+mod doctor;
 mod driver;
 mod exec;
 mod feed;

@@ -337,6 +337,10 @@ impl RemoteDriver for Remote {
         done(StatsResponse { stats: None })
     }
 
+    async fn examine(&self, _: Request<ExamineRequest>) -> Reply<ExamineResponse> {
+        Err(Status::unimplemented("nothing to tell"))
+    }
+
     type ExecStream = StreamOf<ExecTaskStreamingResponse>;
 
     async fn exec(&self, _: Request<Streaming<ExecRequest>>) -> Reply<Self::ExecStream> {

@@ -35,6 +35,7 @@ pub mod derive;
 mod devices;
 mod driver;
 mod error;
+mod examine;
 pub mod exec;
 mod guard;
 pub mod handle;
@@ -68,6 +69,7 @@ pub use devices::{
 };
 pub use driver::Driver;
 pub use error::{Error, RemoteError};
+pub use examine::{Finding, Verdict};
 pub use handle::DriverState;
 pub use remote::{
     Bundle, BundleFile, Description, Ensure, Ensured, Instance, InstanceState, LogChunk, LogStream, LogsQuery, Lookup,

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::exec::ExecIo;
 use crate::schema::Spec;
 use crate::types::{AgentConfig, Capabilities, Fingerprint, FsIsolation, PluginInfo, StopTask, TaskExit, TaskUsage};
-use crate::{Context, Error, RemoteError};
+use crate::{Context, Error, Finding, RemoteError};
 
 /// Identity and features of the runtime that the driver reaches. The servers compute the guarantee of its tasks from
 /// them.
@@ -466,6 +466,13 @@ pub trait RemoteDriver: Send + Sync + 'static {
     /// One sample of resource use; `None` when there is none.
     async fn stats(&self, _handle: &RemoteHandle) -> Result<Option<TaskUsage>, RemoteError> {
         Ok(None)
+    }
+
+    /// Looks at what tasks will need of the runtime, for `drover driver doctor`: programs, credentials, rights,
+    /// versions, clocks. Leaves nothing behind. Called after [`RemoteDriver::set_config`], also after one that failed.
+    /// Whatever is wrong is a finding, with what to do.
+    async fn examine(&self) -> Vec<Finding> {
+        Vec::new()
     }
 
     /// Runs an interactive command in the instance. When the client goes away, the SDK drops the call at an await.

@@ -18,7 +18,7 @@ use crate::handle::{INTENT_MAX_BYTES, REMOTE_HANDLE_MAX_BYTES};
 use crate::observer::Observer;
 use crate::plain_service::{exec_session, stats_response};
 use crate::types::StopTask;
-use crate::{RemoteDriver, RemoteError, remote};
+use crate::{RemoteDriver, RemoteError, Verdict, remote};
 
 type StreamOf<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 type Reply<T> = Result<Response<T>, Status>;
@@ -327,6 +327,22 @@ impl Wire for RemoteService {
         let handle = own_handle(request.into_inner().handle)?;
         let usage = guarded(self.driver.stats(&handle)).await?;
         Ok(Response::new(StatsResponse { stats: usage.and_then(|usage| stats_response(usage).stats) }))
+    }
+
+    async fn examine(&self, _: Request<ExamineRequest>) -> Reply<ExamineResponse> {
+        let findings = guarded(async { Ok::<_, Status>(self.driver.examine().await) }).await?;
+        let findings = findings.into_iter().map(|finding| Finding {
+            what: finding.what,
+            verdict: match finding.verdict {
+                Verdict::Pass => finding::Verdict::Pass,
+                Verdict::Warning => finding::Verdict::Warning,
+                Verdict::Fail => finding::Verdict::Fail,
+            }
+            .into(),
+            found: finding.found,
+            remedy: finding.remedy,
+        });
+        Ok(Response::new(ExamineResponse { findings: findings.collect() }))
     }
 
     type ExecStream = StreamOf<ExecTaskStreamingResponse>;

@@ -188,6 +188,7 @@ impl Cluster {
             "fails": {"image": IMAGE, "runtime_class": "no-such-class"},
         });
         fs::write(&tasks, roles.to_string())?;
+        suite::doctor(&config, plugin, &["identity", "rights: pods/exec", "pod", "clock"])?;
         let report = suite::run(["-config".into(), config.into(), "-task".into(), tasks.into(), plugin.into()])?;
         let known = |id: &str| KNOWN.iter().any(|(known, _)| *known == id);
         let failed: Vec<_> = report.failed.iter().filter(|(id, _)| !known(id)).collect();

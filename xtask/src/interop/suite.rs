@@ -1,8 +1,8 @@
 //! `drover driver check` as the checks of real peers use it.
 
-use std::{collections::BTreeMap, ffi::OsString, process::Command};
+use std::{collections::BTreeMap, ffi::OsString, path::Path, process::Command};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::cluster::program;
@@ -30,4 +30,18 @@ pub(super) fn run(args: impl IntoIterator<Item = OsString>) -> Result<Report> {
     };
     let passed = report["passed"].as_u64().context("the report does not say how many checks passed")?;
     Ok(Report { passed, failed: of("fail"), not_applicable: of("not_applicable") })
+}
+
+/// `drover driver doctor` finds nothing that fails, and has looked at all of these.
+pub(super) fn doctor(config: &Path, plugin: &Path, looked_at: &[&str]) -> Result<()> {
+    let mut command = Command::new(program());
+    let output = command.args(["driver", "doctor", "-json", "-config"]).arg(config).arg(plugin).output()?;
+    let findings: Vec<Value> = serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("no findings, but: {}", String::from_utf8_lossy(&output.stderr)))?;
+    ensure!(output.status.success(), "the doctor is not content: {findings:#?}");
+    for what in looked_at {
+        let passed = findings.iter().any(|finding| finding["What"] == *what && finding["Verdict"] == "pass");
+        ensure!(passed, "{what:?} did not pass: {findings:#?}");
+    }
+    Ok(())
 }

@@ -2,6 +2,7 @@
 //! what helps with drivers.
 
 pub(crate) mod check;
+mod doctor;
 mod schema;
 
 use std::process::ExitCode;
@@ -33,6 +34,8 @@ pub(crate) struct Args {
 enum Verb {
     /// Run the conformance suite against a driver plugin
     Check(check::Args),
+    /// Look whether a driver finds what tasks will need: configuration, credentials, rights, versions, clocks
+    Doctor(doctor::Args),
     /// List the checks, and what a failure of each means
     ListChecks(check::ListArgs),
     /// Show a driver's configuration schema: keys, types, defaults, descriptions
@@ -43,6 +46,7 @@ enum Verb {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
         Some(Verb::Check(args)) => return check::run(args),
+        Some(Verb::Doctor(args)) => return doctor::run(args),
         Some(Verb::ListChecks(args)) => return check::list(args),
         Some(Verb::Schema(args)) => return schema::run(args),
         None => {}

@@ -17,6 +17,7 @@ mod demo;
 mod devices;
 mod disk_full;
 mod dispatch;
+mod doctor;
 mod driver_schemas;
 mod examples;
 mod exec;

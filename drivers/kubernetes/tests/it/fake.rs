@@ -55,6 +55,8 @@ pub(crate) struct Store {
     /// Before the next call of this method takes effect.
     pub(crate) meanwhile: Vec<(Method, Meanwhile)>,
     pub(crate) log: String,
+    /// Verb and resource of what the account may not do.
+    pub(crate) denied: Vec<&'static str>,
     version: u64,
     uids: u64,
     events: Vec<(u64, &'static str, Value)>,
@@ -251,6 +253,17 @@ impl Store {
     fn answer(&mut self, method: &Method, path: &str, query: &BTreeMap<String, String>, body: &Value) -> (u16, Value) {
         let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty()).collect();
         let name = parts.get(5).copied().unwrap_or_default();
+        if path == "/version" {
+            return (200, json!({"gitVersion": "v1.34.3"}));
+        }
+        if path.ends_with("/selfsubjectaccessreviews") {
+            let of = |key: &str| body["spec"]["resourceAttributes"][key].as_str().unwrap_or_default();
+            let asked = format!("{} {}", of("verb"), of("resource"));
+            return (201, json!({"status": {"allowed": !self.denied.contains(&asked.as_str())}}));
+        }
+        if query.contains_key("dryRun") {
+            return (201, body.clone());
+        }
         match (method.as_str(), parts.get(4).copied()) {
             ("GET", None) => {
                 (200, json!({"kind": "Namespace", "metadata": {"name": "kube-system", "uid": self.cluster}}))

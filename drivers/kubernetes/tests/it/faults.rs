@@ -1,7 +1,7 @@
 //! Lost, doubled, garbled and refused answers: one pod for each key, and never a word about what is not known.
 
 use axum::http::Method;
-use driver_sdk::{Bundle, BundleFile, InstanceState, RemoteDriver as _, RemoteError};
+use driver_sdk::{Bundle, BundleFile, Finding, InstanceState, RemoteDriver as _, RemoteError, Verdict};
 use serde_json::json;
 
 use crate::fake::{Api, Said, ensure, look, stop};
@@ -184,4 +184,23 @@ async fn files_are_renewed_against_what_was_read_and_never_new() {
     assert!(matches!(stale, Err(RemoteError::StaleEpoch { .. })), "{stale:?}");
     let new = driver.refresh(&made.handle, 1, file("secrets/other", b"x")).await;
     assert!(matches!(new, Err(RemoteError::WrongRequest(_))), "{new:?}");
+}
+
+#[tokio::test]
+async fn the_doctor_tells_what_tasks_will_lack() {
+    let api = Api::start().await;
+    let driver = api.manager().await;
+    let verdicts = |found: Vec<Finding>| -> Vec<(String, Verdict)> {
+        found.into_iter().filter(|f| f.verdict != Verdict::Pass).map(|f| (f.what, f.verdict)).collect()
+    };
+    assert_eq!(verdicts(driver.examine().await), []);
+    assert!(api.store().pods.is_empty(), "nothing was made");
+    api.store().denied = vec!["patch pods", "update secrets"];
+    let refused = Said::Status(403, "Forbidden", "exceeded quota: pods=0");
+    api.say(Method::POST, "dryRun", refused, false, usize::MAX);
+    let denied = Said::Status(403, "Forbidden", "User \"u\" cannot get resource \"namespaces\"");
+    api.say(Method::GET, "/namespaces/kube-system", denied, false, usize::MAX);
+    let found = verdicts(driver.examine().await);
+    let fails = ["identity", "rights: pods", "rights: secrets", "pod"].map(|what| (what.to_owned(), Verdict::Fail));
+    assert_eq!(found, fails);
 }
