@@ -59,9 +59,10 @@ pub(crate) fn no_such_job(stderr: &str) -> bool {
         .any(|known| stderr.contains(known))
 }
 
-/// The end of what a command has written, on one line.
+/// The end of what a command has written, on one line and without stars round it.
 pub(crate) fn last_lines(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let lines: Vec<&str> = text.lines().map(|line| line.trim_matches(['*', ' ', '\t'])).collect();
+    let lines: Vec<&str> = lines.into_iter().filter(|line| !line.is_empty()).collect();
     let told: String = lines[lines.len().saturating_sub(3)..].join("; ").chars().take(400).collect();
     if told.is_empty() { "it gave no reason".to_owned() } else { told }
 }
@@ -113,5 +114,6 @@ mod tests {
         assert!(no_such_job("scancel: error: Kill job error on job id 7: Invalid job id specified"));
         assert!(!no_such_job("scancel: error: Unable to contact slurm controller (connect failure)"));
         assert_eq!(last_lines("\n a \n\nb\n"), "a; b");
+        assert_eq!(last_lines("x is DOWN\n*****\n** RESTORE IT **\n*****\n"), "x is DOWN; RESTORE IT");
     }
 }

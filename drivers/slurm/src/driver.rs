@@ -1,26 +1,24 @@
 //! The driver.
 
 use std::collections::HashMap;
-use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use driver_sdk::config::Config;
-use driver_sdk::exec::{ExecInput, ExecIo};
+use driver_sdk::exec::ExecIo;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Bundle, CpuUsage, Description, DriverConfig, DriverState as _, Ensure, Ensured, Error, Fingerprint,
-    InstanceState, LogChunk, LogStream, LogsQuery, Lookup, MemoryUsage, Observation, Page, PluginInfo, RemoteDriver,
-    RemoteError, RemoteHandle, StopTask, TaskExit, TaskUsage, Usage, async_trait,
+    AgentConfig, Bundle, CpuUsage, Description, DriverConfig, DriverState as _, Ensure, Ensured, Error, Finding,
+    Fingerprint, InstanceState, LogChunk, LogStream, LogsQuery, Lookup, MemoryUsage, Observation, Page, PluginInfo,
+    RemoteDriver, RemoteError, RemoteHandle, StopTask, TaskExit, TaskUsage, Usage, async_trait,
 };
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
 use crate::answer::last_lines;
 use crate::config::{PluginConfig, TaskOptions};
-use crate::place::{Answer, Claim, unique};
+use crate::place::{Answer, Claim};
 use crate::site::{HandleV1, Site, lock, on_disk};
-use crate::{files, logs, tables};
+use crate::{doctor, exec, files, logs, tables};
 
 /// How old a sample of use may be: `sstat` asks a node, and that is not for every second.
 const SAMPLE: Duration = Duration::from_secs(5);
@@ -53,17 +51,6 @@ impl Driver {
         let site = self.site()?;
         let (handle, _) = site.resolve(handle)?;
         Ok((site, handle))
-    }
-}
-
-/// Ends a command that nobody waits for any more: `srun` ends its step at SIGTERM, and leaves it at SIGKILL.
-struct Ends(Option<rustix::process::Pid>);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        if let Some(pid) = self.0 {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        }
     }
 }
 
@@ -134,6 +121,14 @@ impl RemoteDriver for Driver {
                     },
                 }
             }
+        }
+    }
+
+    async fn examine(&self) -> Vec<Finding> {
+        match self.site() {
+            Ok(site) => doctor::examine(&site).await,
+            // The fingerprint says why.
+            Err(_) => Vec::new(),
         }
     }
 
@@ -308,72 +303,8 @@ impl RemoteDriver for Driver {
         tty: bool,
         io: ExecIo,
     ) -> Answer<TaskExit> {
-        if tty {
-            return Err(RemoteError::wrong_request(
-                "slurm offers no terminal beside a task; run the command without one (`-t=false`)",
-            ));
-        }
         let (site, handle) = self.resolve(handle)?;
         let (job, _) = site.claimant(&handle, epoch).await?;
-        let dir = site.place(&handle.key).dir;
-        let result = dir.join(format!(".exec.{}", unique()));
-        let mut srun = site.commands.command("srun");
-        srun.arg(format!("--jobid={job}")).args(["--overlap", "--nodes=1", "--ntasks=1", "--input=0"]);
-        srun.arg("/bin/sh").arg(dir.join("beside.sh")).arg(&result).args(&command);
-        srun.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let unclear = |why: std::io::Error| RemoteError::could_not_ask(format!("srun cannot be run: {why}"));
-        let mut child = srun.spawn().map_err(unclear)?;
-        let mut ends = Ends(child.id().and_then(|id| rustix::process::Pid::from_raw(id.cast_signed())));
-        let (mut stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let ExecIo { mut input, output } = io;
-        let typing = async {
-            while let Some(typed) = input.recv().await {
-                match typed {
-                    ExecInput::Stdin(data) => {
-                        if let Some(pipe) = &mut stdin
-                            && pipe.write_all(&data).await.is_err()
-                        {
-                            stdin = None;
-                        }
-                    }
-                    ExecInput::StdinClosed => stdin = None,
-                    ExecInput::Resize { .. } => {}
-                }
-            }
-        };
-        let out = async {
-            let Some(mut pipe) = stdout else { return };
-            let mut buffer = vec![0; 16 << 10];
-            while let Ok(n @ 1..) = pipe.read(&mut buffer).await {
-                if output.stdout(buffer[..n].to_vec()).await.is_err() {
-                    return;
-                }
-            }
-        };
-        let err = async {
-            let Some(mut pipe) = stderr else { return };
-            let mut buffer = vec![0; 16 << 10];
-            while let Ok(n @ 1..) = pipe.read(&mut buffer).await {
-                if output.stderr(buffer[..n].to_vec()).await.is_err() {
-                    return;
-                }
-            }
-        };
-        let ended = async {
-            let (_, _, status) = tokio::join!(out, err, child.wait());
-            status
-        };
-        let status = tokio::select! {
-            status = ended => status.map_err(unclear)?,
-            () = typing => return Err(RemoteError::could_not_ask("the client has gone")),
-        };
-        ends.0 = None;
-        let code = on_disk(move || {
-            let code = std::fs::read_to_string(&result).ok().and_then(|text| text.trim().parse().ok());
-            let _ = std::fs::remove_file(&result);
-            Ok(code)
-        })
-        .await?;
-        Ok(TaskExit { exit_code: code.or(status.code()).unwrap_or(-1), ..TaskExit::default() })
+        exec::run(&site, &site.place(&handle.key).dir, job, &command, tty, io).await
     }
 }

@@ -17,6 +17,8 @@
 //! files.rs     files of a task, brought and renewed
 //! site.rs      one cluster: submits, looks, stops, acknowledges
 //! logs.rs      output by byte offset
+//! exec.rs      commands beside a task
+//! doctor.rs    what tasks will need, looked at before there is one
 //! driver.rs    the driver
 //! ```
 //!
@@ -26,7 +28,9 @@
 mod answer;
 mod command;
 mod config;
+mod doctor;
 mod driver;
+mod exec;
 mod files;
 mod gate;
 mod logs;

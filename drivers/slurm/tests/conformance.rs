@@ -6,9 +6,6 @@ use serde_json::json;
 /// What the suite cannot ask of this driver.
 const NOT_APPLICABLE: &[&str] = &["network/create", "network/destroy"];
 
-/// What it lacks: a terminal beside a task, refused by name.
-const KNOWN: &[&str] = &["exec/tty-resize"];
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_conformance_suite_passes() {
     let mut subject = Subject::new(env!("CARGO_BIN_EXE_drover-driver-slurm"));
@@ -21,6 +18,6 @@ async fn the_conformance_suite_passes() {
     });
     subject.kit = Some(TaskKit::from_json(kit).expect("a kit"));
     let report = driver_check::run(subject, &Selection::default()).await;
-    assert_eq!(report.failures(), KNOWN, "{report}");
+    assert_eq!(report.failures(), [""; 0], "{report}");
     assert_eq!(report.not_applicable(), NOT_APPLICABLE, "{report}");
 }

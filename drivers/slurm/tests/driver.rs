@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use driver_sdk::config::Config;
 use driver_sdk::{
-    AgentConfig, Ensure, Health, InstanceState, Observation, RemoteDriver as _, RemoteError, RemoteHandle, StopTask,
+    AgentConfig, Ensure, Finding, Health, InstanceState, Observation, RemoteDriver as _, RemoteError, RemoteHandle,
+    StopTask, Verdict,
 };
 use serde_json::json;
 use slurm::Driver;
@@ -235,4 +236,20 @@ async fn a_cluster_that_loses_processes_is_told_so() {
     let found = world.manager().await.fingerprint().await;
     assert_eq!(found.health, Health::Healthy);
     assert!(found.description.contains("ProctrackType=proctrack/cgroup"), "{}", found.description);
+}
+
+#[tokio::test]
+async fn the_doctor_submits_nothing_and_tells_what_tasks_will_lack() {
+    let world = World::new();
+    let driver = world.manager().await;
+    let of = |found: &[Finding], what: &str| found.iter().find(|f| f.what == what).map(|f| f.verdict);
+    let found = driver.examine().await;
+    assert!(found.iter().all(|f| f.verdict != Verdict::Fail), "{found:?}");
+    assert_eq!(of(&found, "process tracking"), Some(Verdict::Pass));
+    assert_eq!(world.submissions(), 0);
+    world.say("sbatch.says", "sbatch: error: Batch job submission failed: Invalid account or account/partition");
+    world.say("proctrack", "proctrack/pgid");
+    let found = driver.examine().await;
+    assert_eq!(of(&found, "submission"), Some(Verdict::Fail), "{found:?}");
+    assert_eq!(of(&found, "process tracking"), Some(Verdict::Warning));
 }
