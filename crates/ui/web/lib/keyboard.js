@@ -5,7 +5,7 @@ import { plain } from "./format.js";
 import { EVERYWHERE, TOGETHER_MS, meaning, rowOf } from "./keys.js";
 import { letterOf, meant, ofPage } from "./letters.js";
 import { Dialog } from "./parts.js";
-import { up } from "./routes.js";
+import { parse, up } from "./routes.js";
 import { chosen, letters } from "./settings.js";
 
 /** Things of this page that have keys, each key once. */
@@ -44,7 +44,7 @@ function beside(all, current, by) {
   return at < 0 ? all[0] : all[Math.min(all.length - 1, Math.max(0, at + by))];
 }
 
-function act(what, route, visit) {
+function act(what, visit) {
   const current = (e) => e.getAttribute("aria-current") === "page";
   if (what.go) visit(what.go);
   if (what.find) document.querySelector("main input[type=search]")?.focus();
@@ -53,7 +53,9 @@ function act(what, route, visit) {
   if (what.page) press(beside([...document.querySelectorAll("header nav a")], current, what.page));
   if (what.step) beside(rowLinks(), (link) => link === document.activeElement, what.step)?.focus();
   if (what.up) {
-    const to = document.querySelector("main a[rel=up]")?.getAttribute("href") ?? up(route);
+    // Of the address as it is now: what was pressed just before may not be drawn yet.
+    const to = document.querySelector("main a[rel=up]")?.getAttribute("href") ??
+      up(parse(location.pathname, location.search));
     if (to) visit(to);
   }
 }
@@ -89,7 +91,7 @@ export function Keyboard({ pages, route, visit }) {
       if (!what) return;
       e.preventDefault();
       if (what.help) show([...here].map(([keys, element]) => [keys, element.dataset.keyTitle ?? element.textContent]));
-      else act(what, route, visit);
+      else act(what, visit);
     };
     document.addEventListener("keydown", pressed);
     document.addEventListener("keyup", released);

@@ -79,6 +79,13 @@ pub(super) fn keyboard(page: &mut Page) -> Result<()> {
     page.key("u")?;
     page.until("the job again", "location.pathname === '/ui/jobs/other%40default'")?;
     page.shows("other.g[0]")?;
+    // Both before a page is drawn.
+    page.eval(
+        "for (const init of [{key: 'ArrowRight', shiftKey: true}, {key: 'u'}]) \
+            document.dispatchEvent(new KeyboardEvent('keydown', {...init, bubbles: true, cancelable: true}))",
+    )?;
+    page.until("still the job", "location.pathname === '/ui/jobs/other%40default'")?;
+    page.shows("other.g[0]")?;
     page.key("l")?;
     page.shows("something to read")?;
     page.until("its log", "location.pathname.endsWith('/t/logs')")?;
