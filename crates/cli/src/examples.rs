@@ -37,7 +37,8 @@ drover completion fish > ~/.config/fish/completions/drover.fish"
             "\
 drover demo    drain, kill and replace nodes under a remote task that runs on
 drover demo -keep    leave the cluster running to look around
-drover demo -ui    watch the task in a browser while its managers die, until Ctrl-C"
+drover demo -ui    watch the task in a browser while its managers die, until Ctrl-C
+drover demo -with slurm -config /etc/drover/client.hcl    the same with a job of your cluster"
         }
         ["driver"] => {
             "\

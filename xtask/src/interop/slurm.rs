@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{
-    cluster::{Agent, Role, SHORT_LEASE, drover},
+    cluster::{Agent, Role, SHORT_LEASE, drover, program},
     docker_jobs::{none_lost_or_doubled, numbers},
     job::Job,
     remote::{self, allocation, running},
@@ -46,6 +46,7 @@ pub(crate) fn check() -> Result<()> {
     cluster
         .conforms(&plugin)
         .with_context(|| format!("the conformance suite; logs of the cluster: {}", cluster.log()))?;
+    cluster.demo().with_context(|| format!("`drover demo -with slurm`; logs of the cluster: {}", cluster.log()))?;
     let server = Agent::start_as("slurm-server", Role::Server, &[], SHORT_LEASE)?;
     let mut nodes = vec![cluster.node("slurm-n1", &server, &plugin)?];
     let result = story(&server, &mut nodes, &plugin, &cluster);
@@ -149,6 +150,18 @@ impl Cluster {
             let saved = fs::metadata(self.dir.join("state/job_state")).and_then(|file| file.modified());
             Ok(saved.is_ok_and(|saved| saved > before).then_some(()))
         })
+    }
+
+    /// The demo on this cluster leaves nothing there.
+    fn demo(&self) -> Result<()> {
+        let config = self.dir.join("plugin.hcl").display().to_string();
+        let told = Run::new(program(), ["demo", "-with", "slurm", "-config", &config]).output()?;
+        for event in ["drain", "kill -9 of the manager", "no node, then a new one", "kill -9 of the driver plugin"] {
+            let held = told.lines().any(|line| line.starts_with(event) && line.contains(" yes "));
+            ensure!(held, "{event:?} did not hold: {told}");
+        }
+        ensure!(self.jobs()?.is_empty(), "it has left {:?}", self.jobs()?);
+        Ok(())
     }
 
     /// Everything that hosts rely on, of the plugin as it is.

@@ -194,7 +194,7 @@ fn value(path: &[&str], id: &str) -> Takes {
         (["check", ..], "driver") => Takes { names: BUILT_IN, files: true, ..Takes::default() },
         (["check", ..], "only") => Takes { names: &crate::check::FAILURES, ..Takes::default() },
         (["check" | "driver", ..], "preset") => Takes { names: &driver_check::TaskKit::PRESETS, ..Takes::default() },
-        (["agent"] | ["check" | "driver", ..], "config")
+        (["agent" | "demo"] | ["check" | "driver", ..], "config")
         | (["job", ..], "var_files" | "template")
         | (["check" | "driver", ..], "task") => Takes { files: true, ..Takes::default() },
         _ => Takes::default(),

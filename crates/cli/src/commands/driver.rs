@@ -2,7 +2,7 @@
 //! what helps with drivers.
 
 pub(crate) mod check;
-mod doctor;
+pub(crate) mod doctor;
 mod schema;
 
 use std::process::ExitCode;

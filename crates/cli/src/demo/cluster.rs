@@ -18,7 +18,7 @@ use model::{GoDuration, RemoteTask};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::sweep;
+use super::{runtime::Runtime, sweep};
 use crate::conn::Conn;
 use server::join::JOIN_SECRET_FILE;
 
@@ -32,6 +32,7 @@ pub(crate) const MARKER: &str = "drover-demo";
 pub(crate) struct Cluster {
     dir: PathBuf,
     lease: GoDuration,
+    runtime: Runtime,
     http_port: u16,
     rpc_port: u16,
     agents: BTreeMap<String, Child>,
@@ -56,8 +57,9 @@ fn free_ports() -> Result<(u16, u16)> {
 
 impl Cluster {
     /// Makes the directory of a demo; nothing runs yet.
-    pub(crate) fn new(lease: GoDuration) -> Result<Self> {
-        let cluster = Self::below("drover-demo-", lease)?;
+    pub(crate) fn new(lease: GoDuration, runtime: Runtime) -> Result<Self> {
+        let mut cluster = Self::below("drover-demo-", lease)?;
+        cluster.runtime = runtime;
         fs::write(
             cluster.dir.join(MARKER),
             "The directory of a `drover demo`; `drover demo-stop DIRECTORY` ends what runs here.\n",
@@ -72,7 +74,8 @@ impl Cluster {
             .context("could not make a directory for the cluster")?
             .keep();
         let (http_port, rpc_port) = free_ports()?;
-        Ok(Self { dir, lease, http_port, rpc_port, agents: BTreeMap::new(), keep: false, torn_down: false })
+        let (runtime, agents) = (Runtime::Here, BTreeMap::new());
+        Ok(Self { dir, lease, runtime, http_port, rpc_port, agents, keep: false, torn_down: false })
     }
     /// Where everything lives.
     pub(crate) fn dir(&self) -> &Path {
@@ -145,18 +148,19 @@ impl Cluster {
 
     /// Starts a node.
     pub(crate) fn start_node(&mut self, name: &str) -> Result<()> {
-        let config = format!(
-            "data_dir = {:?}\nname = {name:?}\nlog_level = \"info\"\nports {{\n  http = 0\n}}\nclient {{\n  enabled = \
-                true\n  servers = [\"127.0.0.1:{}\"]\n}}\n\
-             drover {{\n  join_secret_file = {:?}\n}}\n\
-             plugin \"raw_exec\" {{\n  config {{\n    enabled = true\n  }}\n}}\n\
-             plugin \"remote_exec\" {{\n  config {{\n    transport = \"local\"\n    root = {:?}\n  }}\n}}\n",
-            self.dir.join(name).join("data"),
-            self.rpc_port,
-            self.dir.join("server/data/server").join(JOIN_SECRET_FILE),
-            self.dir.join("runtime"),
-        );
-        self.spawn(name, &config)
+        let mut config = self.node_config(name);
+        self.runtime.configure(&self.dir, &mut config)?;
+        self.spawn(name, &config.to_string())
+    }
+
+    /// What the remote task runs on.
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// Whether a node runs.
+    pub(crate) fn has_node(&self) -> bool {
+        self.agents.keys().any(|name| name != "server")
     }
 
     /// Sends a signal to an agent and waits for its end.
@@ -181,12 +185,13 @@ impl Cluster {
         Pid::from_raw(i32::try_from(child.id()).ok()?)
     }
 
-    /// Pids of the plugin processes of a driver that belong to a node: children of its agent that serve the driver.
-    pub(crate) fn plugin_pids(&self, node: &str, driver: &str) -> Vec<i32> {
+    /// Pids of the plugin processes of the remote task's driver that belong to a node: children of its agent that serve
+    /// the driver.
+    pub(crate) fn plugin_pids(&self, node: &str) -> Vec<i32> {
         let Some(agent) = self.agents.get(node) else {
             return Vec::new();
         };
-        let wanted = format!("driver {driver}");
+        let wanted = self.runtime.command();
         sweep::processes_of(&self.dir)
             .into_iter()
             .filter(|(pid, command)| command.ends_with(&wanted) && parent_of(*pid) == i32::try_from(agent.id()).ok())

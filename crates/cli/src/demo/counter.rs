@@ -1,5 +1,5 @@
-//! The witness of the demo: the remote instance's pid, seen from outside, and its counter, followed through the API
-//! across every hand-over.
+//! The witnesses of the demo: a process, seen from outside, and the instance's counter, followed through the API across
+//! every hand-over.
 
 use std::{fs, sync::Arc, time::Duration};
 
@@ -7,7 +7,6 @@ use anyhow::{Context, Result};
 use api::call;
 use tokio::{sync::watch, task::JoinHandle};
 
-use super::cluster::Cluster;
 use crate::conn::Conn;
 
 /// Identity of a process that survives pid reuse: the pid and the kernel's start time of it.
@@ -30,14 +29,6 @@ impl Process {
         }
         Some(Self { pid, start_ticks: fields.nth(18)?.parse().ok()? })
     }
-}
-
-/// The instance that the record names.
-pub(crate) async fn instance(cluster: &Cluster) -> Result<Process> {
-    let task = cluster.remote_task().await?;
-    let pid = task.attributes.get("pid").context("the record of the remote task names no pid")?;
-    Process::of(pid.parse().context("the pid of the record")?)
-        .with_context(|| format!("pid {pid} of the record does not run"))
 }
 
 /// Follows the counter's log through the API, with a cursor, over whichever node manages it.

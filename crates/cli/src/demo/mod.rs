@@ -8,14 +8,16 @@
 pub(crate) mod cluster;
 mod counter;
 mod rounds;
+mod runtime;
 pub(crate) mod story;
 pub(crate) mod sweep;
 
-use std::{collections::BTreeMap, process::ExitCode, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use clap::Args;
 
+use self::runtime::Runtime;
 use crate::output;
 
 /// Options of the demo.
@@ -27,6 +29,15 @@ pub(crate) struct DemoArgs {
     /// Open the remote task in a browser, and go on killing its managers until Ctrl-C.
     #[arg(long, conflicts_with = "keep")]
     ui: bool,
+    /// Run the remote task on a runtime of yours: `slurm` or `kubernetes`.
+    #[arg(long, value_name = "DRIVER", value_parser = runtime::DRIVERS, conflicts_with = "keep")]
+    with: Option<String>,
+    /// Configuration of the plugin for `-with`: that of an agent, or the body of its `config`.
+    #[arg(long, requires = "with", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Image of the remote task, with `-with kubernetes`; it needs `/bin/sh`.
+    #[arg(long, requires = "with", default_value = "busybox:1")]
+    image: String,
     /// Time that a node may act without contact to the server; the hand-over after a SIGKILL takes about as long.
     #[arg(long, default_value = "2s", value_name = "DURATION")]
     lease: model::GoDuration,
@@ -44,6 +55,7 @@ real runtimes:
   docker_remote  a Docker engine elsewhere, by TCP with TLS, ssh or a socket (docs/reference/drivers/docker.md)
   ecs            an Amazon ECS cluster, on Fargate or EC2; a plugin of its own, cargo build -p ecs \
   (docs/reference/drivers/ecs.md)
+  kubernetes     pods of a cluster, and slurm, jobs of one; plugins of their own: drover demo -with slurm -config FILE
 What each driver guarantees is in docs/concepts/remote-tasks.md.";
 
 /// The whole demo may take this long; a story that hangs is a failure, not a wait.
@@ -54,7 +66,11 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// # Errors
 /// When the cluster could not be set up at all.
 pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode> {
-    let mut cluster = cluster::Cluster::new(args.lease)?;
+    let runtime = match &args.with {
+        Some(driver) => Runtime::named(driver, args.config.as_deref(), &args.image).await?,
+        None => Runtime::Here,
+    };
+    let mut cluster = cluster::Cluster::new(args.lease, runtime)?;
     let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let outcome = tokio::select! {
@@ -83,6 +99,12 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode> {
             _ = terminate.recv() => {}
         }
     }
+    if let Some(driver) = &args.with
+        && let Err(error) = story::let_go(&mut cluster).await
+    {
+        eprintln!("drover demo: something of the remote task may be left at {driver}: {error:#}");
+        held = false;
+    }
     let keep = args.keep && outcome.is_ok();
     // Before more is printed: where nobody reads any more, that ends this process.
     let left = if keep { BTreeMap::new() } else { cluster.tear_down().await };
@@ -91,8 +113,10 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode> {
     }
     if let Ok(report) = &outcome {
         report.print();
-        output::line("");
-        output::line(ELSEWHERE);
+        if args.with.is_none() {
+            output::line("");
+            output::line(ELSEWHERE);
+        }
     }
     if keep {
         output::line("");

@@ -13,13 +13,9 @@ use api::{
 };
 use model::{Allocation, ClientStatus, DrainSpec, GoDuration, NodeStatus, Observed, RemoteTask};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{
-    cluster::Cluster,
-    counter::{self, Follower, Process},
-    rounds,
-};
+use super::{cluster::Cluster, counter::Follower, rounds, runtime::Witness};
 use crate::{
     conn::Conn,
     output::{self, Table},
@@ -47,7 +43,7 @@ pub(crate) struct Report {
     outcomes: Vec<Outcome>,
     lines: u64,
     fault: Option<String>,
-    pid: i32,
+    instance: String,
     took: Duration,
 }
 
@@ -74,9 +70,9 @@ impl Report {
         output::line("");
         match &self.fault {
             None => output::line(&format!(
-                "The remote instance kept pid {} through everything; its log has lines 1 to {} without a gap or a \
+                "The remote instance kept {} through everything; its log has lines 1 to {} without a gap or a \
                     repetition.",
-                self.pid, self.lines
+                self.instance, self.lines
             )),
             Some(fault) => output::line(&format!("NOT held: {fault}")),
         }
@@ -129,9 +125,10 @@ pub(super) async fn node_id(conn: &Conn, name: &str, status: NodeStatus) -> Resu
     .await
 }
 
-async fn submit(conn: &Conn, text: &str) -> Result<()> {
+async fn submit(conn: &Conn, text: &str, change: impl FnOnce(&mut Value)) -> Result<()> {
     let request = JobParseRequest { job_hcl: text.to_owned(), canonicalize: true, ..JobParseRequest::default() };
-    let job = conn.ask(call::job_parse(&request)).await?;
+    let mut job = json!(conn.ask(call::job_parse(&request)).await?);
+    change(&mut job);
     conn.ask(call::job_register(&JobRegisterRequest::default()).carrying(&json!({"Job": job}))).await?;
     Ok(())
 }
@@ -160,7 +157,7 @@ struct Teller<'a> {
     conn: Conn,
     time: Timeline,
     follower: Follower,
-    instance: Process,
+    instance: Witness,
     outcomes: Vec<Outcome>,
 }
 
@@ -186,14 +183,13 @@ impl Teller<'_> {
         self.follower.reaches(before + 5, STEP).await?;
         let after = self.follower.seen().last;
         let task = self.cluster.remote_task().await?;
-        let recorded = task.attributes.get("pid").and_then(|p| p.parse().ok());
-        let same = Process::of(self.instance.pid) == Some(self.instance) && recorded == Some(self.instance.pid);
+        let same = self.instance.alive() != Some(false) && self.instance.is_of(&task);
         let manager = self.manager_name(&task).await?;
         let how_long = handover.map(|h| format!(" after {}", millis(h))).unwrap_or_default();
         self.time.say(&format!(
-            "  managed by {manager} (epoch {}){how_long}; pid {} {}; counter {before} -> {after}",
+            "  managed by {manager} (epoch {}){how_long}; {} {}; counter {before} -> {after}",
             task.epoch,
-            self.instance.pid,
+            self.instance.name(),
             if same { "kept" } else { "LOST" },
         ))?;
         self.outcomes.push(Outcome {
@@ -222,23 +218,27 @@ pub(crate) async fn tell(cluster: &mut Cluster, ui: bool) -> Result<Report> {
     node_id(&conn, "node-2", NodeStatus::Ready).await?;
     time.say(&format!("server and two nodes are up: {}", cluster.address()))?;
 
-    submit(&conn, HELLO).await?;
+    submit(&conn, HELLO, |_| {}).await?;
     let hello = running(&conn, "hello").await?;
     time.say(&format!("local job hello runs on {}", hello.node_name))?;
-    submit(&conn, COUNTER).await?;
+    submit(&conn, COUNTER, |job| cluster.runtime().adapt(job)).await?;
     running(&conn, "counter").await?;
     // The servers may hear that it runs before they hear what the runtime says of it.
     let seen = &*cluster;
-    let instance = until("its process", STEP, || async { counter::instance(seen).await.map(Some) }).await?;
+    let instance = until("its instance", STEP, || async {
+        let task = seen.remote_task().await?;
+        seen.runtime().witness(&task).map(Some)
+    })
+    .await?;
     let mut follower = Follower::start(cluster.conn()?);
     follower.reaches(3, STEP).await.context("the counter's log")?;
     let task = cluster.remote_task().await?;
-    let mut teller = Teller { cluster, conn, time, follower, instance, outcomes: Vec::new() };
+    let mut teller = Teller { cluster, conn, time, follower, instance: instance.clone(), outcomes: Vec::new() };
     let first = teller.manager_name(&task).await?;
     let second = if first == "node-1" { "node-2" } else { "node-1" };
     teller.time.say(&format!(
-        "remote job counter runs as pid {} in a runtime outside both nodes; {first} manages it",
-        instance.pid
+        "remote job counter runs as {} in a runtime outside both nodes; {first} manages it",
+        instance.name()
     ))?;
     if ui {
         rounds::open(teller.cluster)?;
@@ -255,7 +255,7 @@ pub(crate) async fn tell(cluster: &mut Cluster, ui: bool) -> Result<Report> {
         .err()
         .map(|e| format!("{e:#}"))
         .or_else(|| seen.fault.map(|f| f.to_string()));
-    Ok(Report { outcomes: teller.outcomes, lines: seen.last, fault, pid: instance.pid, took: start.elapsed() })
+    Ok(Report { outcomes: teller.outcomes, lines: seen.last, fault, instance: instance.name(), took: start.elapsed() })
 }
 
 async fn drain(teller: &mut Teller<'_>, first: &str, second: &str) -> Result<()> {
@@ -307,9 +307,10 @@ async fn nobody_then_a_new_one(teller: &mut Teller<'_>, last: &str) -> Result<()
         Ok((task.manager.is_none() && task.unmanaged_since > 0).then_some(task))
     })
     .await?;
-    let alive = Process::of(teller.instance.pid) == Some(teller.instance);
-    let mut text = format!("  nobody manages it (epoch {}); ", unmanaged.epoch);
-    write!(text, "pid {} {}", teller.instance.pid, if alive { "runs on" } else { "is GONE" })?;
+    let mut text = format!("  nobody manages it (epoch {})", unmanaged.epoch);
+    if let Some(alive) = teller.instance.alive() {
+        write!(text, "; {} {}", teller.instance.name(), if alive { "runs on" } else { "is GONE" })?;
+    }
     teller.time.say(&text)?;
     teller.time.say("starting node-3")?;
     let asked = Instant::now();
@@ -320,21 +321,42 @@ async fn nobody_then_a_new_one(teller: &mut Teller<'_>, last: &str) -> Result<()
 
 async fn kill_plugin(teller: &mut Teller<'_>, node: &str) -> Result<()> {
     let before = teller.follower.seen().last;
-    let pids = teller.cluster.plugin_pids(node, "remote_exec");
-    ensure!(!pids.is_empty(), "{node} runs no remote_exec plugin");
-    teller.time.say(&format!("kill -9 of the remote_exec plugin of {node} (pid {})", pids[0]))?;
+    let (pids, driver) = (teller.cluster.plugin_pids(node), teller.cluster.runtime().driver().to_owned());
+    ensure!(!pids.is_empty(), "{node} runs no {driver} plugin");
+    teller.time.say(&format!("kill -9 of the {driver} plugin of {node} (pid {})", pids[0]))?;
     for pid in pids.iter().filter_map(|p| Pid::from_raw(*p)) {
         kill_process(pid, Signal::KILL).context("could not kill the plugin")?;
     }
     let asked = Instant::now();
     until("a new plugin process", STEP, || async {
-        let now = teller.cluster.plugin_pids(node, "remote_exec");
+        let now = teller.cluster.plugin_pids(node);
         Ok((!now.is_empty() && now.iter().all(|p| !pids.contains(p))).then_some(()))
     })
     .await?;
     teller
         .check("kill -9 of the driver plugin", Some(asked.elapsed()), before, "time until a new plugin process served")
         .await
+}
+
+/// Stops the remote task, so that a runtime that is not the demo's keeps nothing of it.
+///
+/// # Errors
+/// Its end was not confirmed.
+pub(crate) async fn let_go(cluster: &mut Cluster) -> Result<()> {
+    let conn = cluster.conn()?;
+    if cluster.remote_task().await.is_err() {
+        return Ok(());
+    }
+    if !cluster.has_node() {
+        cluster.start_node("node-4")?;
+    }
+    conn.ask(call::job_stop("counter").with("purge", true)).await?;
+    let seen = &*cluster;
+    until("the end of the remote task", 2 * STEP, || async {
+        let tasks = seen.conn()?.ask(call::remote_tasks().reading::<Vec<RemoteTask>>()).await?;
+        Ok(tasks.is_empty().then_some(()))
+    })
+    .await
 }
 
 /// Reads the whole log once more, through the node that manages the task now, and counts. The plugin that reads it may

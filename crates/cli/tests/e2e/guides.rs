@@ -61,6 +61,12 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "sudo -u drover",
         "there is no Slurm; its commands are played by the driver's tests",
     ),
+    (
+        "guides/remote-tasks-on-slurm.md",
+        "drover driver doctor",
+        "`cargo xtask interop slurm` runs it on a real Slurm, and a test of it runs it on others",
+    ),
+    ("guides/remote-tasks-on-slurm.md", "drover demo", "`cargo xtask interop slurm` runs it on a real Slurm"),
     ("guides/secure-a-cluster.md", "", "a test of its own plays the page, with agents that it ends and starts again"),
     ("guides/remote-tasks-on-kubernetes.md", "cargo build", "the program is built with the tests"),
     (
@@ -73,6 +79,12 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "kubectl apply",
         "`cargo xtask interop kubernetes` applies it to a real API server",
     ),
+    (
+        "guides/remote-tasks-on-kubernetes.md",
+        "drover driver doctor",
+        "`cargo xtask interop kubernetes` runs it on a real API server",
+    ),
+    ("guides/remote-tasks-on-kubernetes.md", "drover demo", "needs a Kubernetes; that of Slurm is run on a real one"),
     ("guides/remote-tasks-on-ecs.md", "cargo build", "the program is built with the tests"),
     ("guides/remote-tasks-on-ecs.md", "install", "`cargo xtask interop ecs` puts it into a directory of plugins"),
     (

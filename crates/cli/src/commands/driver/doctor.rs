@@ -72,8 +72,21 @@ fn found_in_plugin_dir(driver: &str, config: &Value) -> String {
     path.map_or_else(|| driver.to_owned(), |path| path.display().to_string())
 }
 
+/// Examines a program with a configuration; whether nothing fails. Prints the findings if something does.
+///
+/// # Errors
+/// The program did not answer.
+pub(crate) async fn prints_no_failure(program: &Path, config: &Value) -> Result<bool> {
+    let findings = examine(Command::new(program), config).await?;
+    let fails = findings.iter().any(|finding| finding.verdict == Verdict::Fail);
+    if fails {
+        output::line(as_text(&findings).trim_end());
+    }
+    Ok(!fails)
+}
+
 /// The body of a plugin's `config`: the file itself, or what an agent's configuration says of the plugin of this name.
-fn body(config: &Value, name: &str) -> Value {
+pub(crate) fn body(config: &Value, name: &str) -> Value {
     let agent = ["plugin", "plugin_dir", "client", "server", "data_dir"].iter().any(|key| config.get(key).is_some());
     if !agent {
         return config.clone();
