@@ -425,3 +425,24 @@ test("what would help a group that is not placed, and since when servers are led
   assert.equal(unblocks({ NodesEvaluated: 1 }), "");
   assert.deepEqual([ledSince([]), ledSince([{ Time: 5e9 }]), ledSince(Array(360).fill({ Time: 5e9 }))], [0, 5000, 0]);
 });
+
+test("a stream that an agent does not even open is silent, and then open", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  globalThis.navigator ??= {};
+  globalThis.sessionStorage ??= { getItem: () => null };
+  let answer;
+  t.mock.method(globalThis, "fetch", () => new Promise((done) => { answer = done; }));
+  const { listen } = await import("../web/lib/stream.js");
+  const heard = [];
+  const end = listen((_, state) => heard.push(state));
+  t.mock.timers.tick(34_999);
+  assert.deepEqual(heard, []);
+  t.mock.timers.tick(1);
+  assert.deepEqual(heard, ["silent"]);
+  answer(new Response(new ReadableStream()));
+  for (let n = 0; n < 9; n += 1) await Promise.resolve();
+  assert.deepEqual(heard, ["silent", "open"]);
+  end();
+  // The channel of the tabs would keep this process.
+  t.mock.timers.tick(2_000);
+});

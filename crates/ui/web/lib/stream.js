@@ -14,8 +14,8 @@ const REFUSED = [400, 401, 403, 404, 501];
 const PATH = "/v1/event/stream?topic=*&namespace=*&payload=none";
 
 /**
- * State of the stream that this tab hears: `""` = not known yet, `open`, `silent` = it was open and says nothing any
- * more, or `refused` = this token may not.
+ * State of the stream that this tab hears: `""` = not known yet, `open`, `silent` = it says nothing any more, or was not
+ * even opened in that time, or `refused` = this token may not.
  */
 let shared = null;
 
@@ -45,7 +45,10 @@ class Shared {
     this.leads = true;
     for (let tries = 0; !signal.aborted; tries += 1) {
       try {
-        const reply = await fetch(PATH, { signal, headers: this.secret ? { "X-Nomad-Token": this.secret } : {} });
+        // An agent that stands still takes the connection and answers nothing.
+        const silent = setTimeout(() => this.tell({ state: "silent" }), SILENT_MS);
+        const reply = await fetch(PATH, { signal, headers: this.secret ? { "X-Nomad-Token": this.secret } : {} })
+          .finally(() => clearTimeout(silent));
         if (REFUSED.includes(reply.status)) return void this.tell({ state: "refused" });
         if (reply.ok) {
           tries = 0;
