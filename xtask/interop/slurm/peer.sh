@@ -7,9 +7,8 @@
 #   peer.sh again DIR PART      starts that part again
 #   peer.sh stop DIR            ends everything, also what jobs have left; removes DIR
 #
-# Settings, by environment at start: MIN_JOB_AGE (seconds that an ended job stays known to slurmctld, default 300),
-# SLURMD_TIMEOUT (seconds until a silent node is DOWN, default 10), REQUEUE (1: the site puts jobs back into the queue
-# unless they say no).
+# Settings, by environment at start: MIN_JOB_AGE (seconds that an ended job stays known to slurmctld, default 300) and
+# SLURMD_TIMEOUT (seconds until a silent node is DOWN, default 10). Jobs go back into the queue unless they say no.
 # PIDs of the parts: DIR/PART.pid. Logs: DIR/log/PART.log and PART.out. Every job that ended has a line in
 # DIR/jobcomp.txt. Everything runs in the process cgroup named in DIR/cgroup.
 # Everybody must be able to reach DIR (each parent o+x), as munge demands.
@@ -123,7 +122,7 @@ SlurmdTimeout=${SLURMD_TIMEOUT:-10}
 SlurmctldTimeout=10
 KillWait=5
 MinJobAge=${MIN_JOB_AGE:-300}
-JobRequeue=${REQUEUE:-1}
+JobRequeue=1
 ReturnToService=2
 MaxJobCount=20000
 AccountingStorageType=accounting_storage/none

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     cluster::{Agent, Role, SHORT_LEASE},
-    docker_jobs::{COUNTER, none_lost_or_doubled, numbers},
+    docker_jobs::COUNTER,
     dockerd::{self, Daemon, IMAGE},
     job::Job,
     remote::{self, allocation, running},
@@ -108,7 +108,7 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, daemon: &mut Daemon, plugin: &d
         "the record does not name container {container}: {first}"
     );
     let alloc = allocation(server)?;
-    counts(server, &alloc)?;
+    remote::counts(server, &alloc)?;
     server.until_memory(&alloc)?;
     server.put(&format!("/v1/client/allocation/{alloc}/signal"), &json!({"Task": "t", "Signal": "SIGUSR1"}))?;
     until("the signal's echo", BOUND, || Ok(server.output(&alloc, "stdout")?.contains("got-usr1").then_some(())))?;
@@ -246,17 +246,9 @@ fn processes_with(word: &str) -> Result<Vec<u32>> {
 
 /// The instance is the same, and its log goes on without a gap.
 fn same(server: &Agent, daemon: &Daemon, container: &str, after: &str) -> Result<()> {
-    let alloc = until(&format!("an allocation after {after}"), BOUND, || Ok(allocation(server).ok()))?;
-    counts(server, &alloc).with_context(|| format!("after {after}"))?;
+    remote::counts_after(server, after)?;
     ensure!(daemon.one()? == container, "another container after {after}");
     Ok(())
-}
-
-fn counts(server: &Agent, alloc: &str) -> Result<()> {
-    let read = || Ok(numbers(&server.output(alloc, "stdout")?).last().copied());
-    let before = until("lines of the instance", BOUND, read)?;
-    until("further lines of the instance", BOUND, || Ok(read()?.filter(|n| *n > before + 5)))?;
-    none_lost_or_doubled(&server.output(alloc, "stdout")?)
 }
 
 /// A name that the engine does not know is refused with the reason, and no empty volume is made.

@@ -445,14 +445,7 @@ fn ends(server: &Agent, cloud: &Cloud) -> Result<()> {
         server.submit(&cloud.batch(id))?;
         until("a running instance", BOUND, || running(server))?;
         cloud.end(&cloud.one()?, end)?;
-        let events = until(&format!("{id}: an allocation that is {status}"), BOUND, || {
-            server.alloc(id, status)?.map(|alloc| server.events(&alloc)).transpose()
-        })?;
-        let told = events.into_iter().find(|e| e["Type"] == "Terminated").unwrap_or_default();
-        ensure!(told["ExitCode"] == code, "{id}: the exit code is {code}, the event says {told}");
-        ensure!(told.to_string().contains(said), "{id}: the event does not say {said:?}: {told}");
-        server.delete(&format!("/v1/job/{id}"))?;
-        server.until_no_record()?;
+        remote::has_ended(server, id, status, code, said)?;
     }
     Ok(())
 }

@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 
 use super::{
     cluster::{Agent, Role, SHORT_LEASE, drover},
-    docker_jobs::{COUNTER, none_lost_or_doubled, numbers},
+    docker_jobs::COUNTER,
     job::Job,
     remote::{self, allocation, running},
     suite,
 };
 use crate::{
     builds,
-    local::{BOUND, kill, target_dir, until},
+    local::{BOUND, target_dir, until},
     packages::{self, Skip, Wanted},
     peer,
     process::Run,
@@ -222,35 +222,20 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cluster: &Cluste
     let status = drover(&server.address(), &["remote", "status", "far"])?;
     ensure!(status.to_lowercase().contains("exactly one"), "the guarantee is another one: {status}");
     let alloc = allocation(server)?;
-    counts(server, &alloc)?;
+    remote::counts(server, &alloc)?;
     let said = server.exec(&alloc, &["/bin/sh", "-c", "echo $GREETING; cat /secrets/token; exit 5"])?;
     ensure!((said.0, said.1.as_str()) == (5, "hello\nfetched\n"), "exec answered {said:?}");
     server.put(&format!("/v1/client/allocation/{alloc}/signal"), &json!({"Task": "t", "Signal": "SIGUSR1"}))?;
     until("the signal's echo", BOUND, || Ok(server.output(&alloc, "stdout")?.contains("got-usr1").then_some(())))?;
 
-    // A drain with room.
+    // With room for a drain.
     nodes.push(cluster.node("k8s-n2", server, plugin)?);
     server.until_healthy(&["kubernetes"], 2)?;
-    let manager = remote::manager(server)?;
-    server.drain(&manager, json!({"Deadline": 60_000_000_000_i64}))?;
-    remote::until_moved(server, &manager, "the drain")?;
-    same(server, cluster, &pod, "the drain")?;
-    server.drain(&manager, Value::Null)?;
-
-    // kill -9 of the plugin, and of the manager with everything that belongs to it.
-    let manager = remote::manager(server)?;
-    let at = nodes.iter().position(|n| n.name() == manager).context("no agent of ours is the manager")?;
-    nodes[at].pids(|command| command.contains("plugins/kubernetes")).into_iter().try_for_each(kill)?;
-    same(server, cluster, &pod, "kill -9 of the plugin")?;
-    drop(nodes.remove(at));
-    remote::until_moved(server, &manager, "kill -9")?;
-    same(server, cluster, &pod, "kill -9 of its node")?;
+    remote::managers_go(server, nodes, "kubernetes", |after| same(server, cluster, &pod, after))?;
 
     // The API server goes and comes back: nothing is concluded from its silence.
     cluster.kill("kube-apiserver")?;
-    until("an instance that is unknown", BOUND, || {
-        Ok((remote::record(server)?["Observed"]["State"] == "Unknown").then_some(()))
-    })?;
+    remote::until_unknown(server, "the API server is silent")?;
     cluster.again("kube-apiserver")?;
     until("a running instance after the API server", BOUND, || running(server))?;
     same(server, cluster, &pod, "kill -9 of the API server")?;
@@ -277,14 +262,7 @@ fn ends(server: &Agent, cluster: &Cluster) -> Result<()> {
     for (id, script, status, code, said) in table {
         let config = json!({"image": IMAGE, "command": "/bin/sh", "args": ["-c", format!("exec 2>&1; {script}")]});
         server.submit(&Job::new(id, "batch", "kubernetes", config).once().body())?;
-        let events = until(&format!("{id}: an allocation that is {status}"), BOUND, || {
-            server.alloc(id, status)?.map(|alloc| server.events(&alloc)).transpose()
-        })?;
-        let told = events.into_iter().find(|e| e["Type"] == "Terminated").unwrap_or_default();
-        ensure!(told["ExitCode"] == code, "{id}: the exit code is {code}, the event says {told}");
-        ensure!(told.to_string().contains(said), "{id}: the event does not say {said:?}: {told}");
-        server.delete(&format!("/v1/job/{id}"))?;
-        server.until_no_record()?;
+        remote::has_ended(server, id, status, code, said)?;
     }
     // A pod that waits is being created, and a stop ends it.
     let config = json!({"image": "peer.test/no-such-image:1", "image_pull_policy": "Never"});
@@ -306,17 +284,9 @@ fn ends(server: &Agent, cluster: &Cluster) -> Result<()> {
 
 /// The pod and its container are the same, and the log goes on without a gap.
 fn same(server: &Agent, cluster: &Cluster, pod: &(String, String), after: &str) -> Result<()> {
-    let alloc = until(&format!("an allocation after {after}"), BOUND, || Ok(allocation(server).ok()))?;
-    counts(server, &alloc).with_context(|| format!("after {after}"))?;
+    remote::counts_after(server, after)?;
     ensure!(cluster.one()? == *pod, "another pod or container after {after}");
     Ok(())
-}
-
-fn counts(server: &Agent, alloc: &str) -> Result<()> {
-    let read = || Ok(numbers(&server.output(alloc, "stdout")?).last().copied());
-    let before = until("lines of the instance", BOUND, read)?;
-    until("further lines of the instance", BOUND, || Ok(read()?.filter(|n| *n > before + 5)))?;
-    none_lost_or_doubled(&server.output(alloc, "stdout")?)
 }
 
 fn job() -> Value {

@@ -1,10 +1,13 @@
 //! What checks of remote drivers ask a server of Drover with one remote task, job `far`.
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::cluster::Agent;
-use crate::local::{BOUND, until};
+use super::{
+    cluster::Agent,
+    docker_jobs::{none_lost_or_doubled, numbers},
+};
+use crate::local::{BOUND, kill, until};
 
 /// The record of the remote task; null when there is none.
 pub(super) fn record(server: &Agent) -> Result<Value> {
@@ -33,4 +36,61 @@ pub(super) fn until_moved(server: &Agent, from: &str, after: &str) -> Result<()>
 /// The allocation that is wanted and runs.
 pub(super) fn allocation(server: &Agent) -> Result<String> {
     server.serving("far")?.context("no running allocation")
+}
+
+/// The instance counts on, and its log has every line once.
+pub(super) fn counts(server: &Agent, alloc: &str) -> Result<()> {
+    let read = || Ok(numbers(&server.output(alloc, "stdout")?).last().copied());
+    let before = until("lines of the instance", BOUND, read)?;
+    until("further lines of the instance", BOUND, || Ok(read()?.filter(|n| *n > before + 5)))?;
+    none_lost_or_doubled(&server.output(alloc, "stdout")?)
+}
+
+/// The same, by the allocation that there is after an event.
+pub(super) fn counts_after(server: &Agent, after: &str) -> Result<()> {
+    let alloc = until(&format!("an allocation after {after}"), BOUND, || Ok(allocation(server).ok()))?;
+    counts(server, &alloc).with_context(|| format!("after {after}"))
+}
+
+/// The record says that nobody knows how the instance is.
+pub(super) fn until_unknown(server: &Agent, why: &str) -> Result<()> {
+    until(&format!("an instance that is unknown: {why}"), BOUND, || {
+        Ok((record(server)?["Observed"]["State"] == "Unknown").then_some(()))
+    })
+}
+
+/// Drains the manager, kills the plugin of the next one, and that one with everything that belongs to it, with SIGKILL;
+/// two nodes reach the runtime. `same` looks after each whether the instance is the same.
+pub(super) fn managers_go(
+    server: &Agent,
+    nodes: &mut Vec<Agent>,
+    driver: &str,
+    same: impl Fn(&str) -> Result<()>,
+) -> Result<()> {
+    let first = manager(server)?;
+    server.drain(&first, json!({"Deadline": 60_000_000_000_i64}))?;
+    until_moved(server, &first, "the drain")?;
+    same("the drain")?;
+    server.drain(&first, Value::Null)?;
+    let next = manager(server)?;
+    let at = nodes.iter().position(|n| n.name() == next).context("no agent of ours is the manager")?;
+    let plugins = nodes[at].pids(|command| command.contains(&format!("plugins/{driver}")));
+    ensure!(!plugins.is_empty(), "{next} runs no plugin {driver}");
+    plugins.into_iter().try_for_each(kill)?;
+    same("kill -9 of the plugin")?;
+    drop(nodes.remove(at));
+    until_moved(server, &next, "kill -9")?;
+    same("kill -9 of its node")
+}
+
+/// The batch job `id` has ended like this, and its record goes with it.
+pub(super) fn has_ended(server: &Agent, id: &str, status: &str, code: i32, said: &str) -> Result<()> {
+    let events = until(&format!("{id}: an allocation that is {status}"), BOUND, || {
+        server.alloc(id, status)?.map(|alloc| server.events(&alloc)).transpose()
+    })?;
+    let told = events.into_iter().find(|e| e["Type"] == "Terminated").unwrap_or_default();
+    ensure!(told["ExitCode"] == code, "{id}: the exit code is {code}, the event says {told}");
+    ensure!(told.to_string().contains(said), "{id}: the event does not say {said:?}: {told}");
+    server.delete(&format!("/v1/job/{id}"))?;
+    server.until_no_record()
 }

@@ -12,14 +12,13 @@ use serde_json::{Value, json};
 
 use super::{
     cluster::{Agent, Role, SHORT_LEASE, drover, program},
-    docker_jobs::{none_lost_or_doubled, numbers},
     job::Job,
     remote::{self, allocation, running},
     suite,
 };
 use crate::{
     builds,
-    local::{BOUND, kill, target_dir, until},
+    local::{BOUND, target_dir, until},
     packages::{self, Skip},
     process::Run,
     workspace,
@@ -191,34 +190,21 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cluster: &Cluste
     let status = drover(&server.address(), &["remote", "status", "far"])?;
     ensure!(status.contains("one by key, unfenced"), "the guarantee is another one: {status}");
     let alloc = allocation(server)?;
-    counts(server, &alloc)?;
+    remote::counts(server, &alloc)?;
     let said = server.exec(&alloc, &["/bin/sh", "-c", "echo $GREETING; cat $NOMAD_SECRETS_DIR/token; exit 5"])?;
     ensure!((said.0, said.1.as_str()) == (5, "hello\nfetched\n"), "exec answered {said:?}");
     server.put(&format!("/v1/client/allocation/{alloc}/signal"), &json!({"Task": "t", "Signal": "SIGUSR1"}))?;
     until("the signal's echo", BOUND, || Ok(server.output(&alloc, "stdout")?.contains("got-usr1").then_some(())))?;
 
-    // A drain with room.
+    // With room for a drain.
     nodes.push(cluster.node("slurm-n2", server, plugin)?);
     server.until_healthy(&["slurm"], 2)?;
-    let manager = remote::manager(server)?;
-    server.drain(&manager, json!({"Deadline": 60_000_000_000_i64}))?;
-    remote::until_moved(server, &manager, "the drain")?;
-    same(server, cluster, &id, "the drain")?;
-    server.drain(&manager, Value::Null)?;
-
-    // kill -9 of the plugin, and of the manager with everything that belongs to it.
-    let manager = remote::manager(server)?;
-    let at = nodes.iter().position(|n| n.name() == manager).context("no agent of ours is the manager")?;
-    nodes[at].pids(|command| command.contains("plugins/slurm")).into_iter().try_for_each(kill)?;
-    same(server, cluster, &id, "kill -9 of the plugin")?;
-    drop(nodes.remove(at));
-    remote::until_moved(server, &manager, "kill -9")?;
-    same(server, cluster, &id, "kill -9 of its node")?;
+    remote::managers_go(server, nodes, "slurm", |after| same(server, cluster, &id, after))?;
 
     // The controller goes and comes back: nothing is concluded from its silence.
     cluster.until_saved(&id)?;
     cluster.kill("slurmctld")?;
-    until_unknown(server, "the controller is silent")?;
+    remote::until_unknown(server, "the controller is silent")?;
     cluster.again("slurmctld")?;
     until("a running instance after slurmctld", BOUND, || running(server))?;
     same(server, cluster, &id, "kill -9 of slurmctld")?;
@@ -251,7 +237,7 @@ fn lost(server: &Agent, cluster: &Cluster) -> Result<()> {
         let state = cluster.slurm("squeue", &["-h", "-t", "all", "-j", &id, "-o", "%T"]).unwrap_or_default();
         Ok((state.trim() == "NODE_FAIL").then_some(()))
     })?;
-    until_unknown(server, "the node is silent")?;
+    remote::until_unknown(server, "the node is silent")?;
     ensure!(alive(pid), "the work was to run on while slurmd is away");
     ensure!(cluster.started().len() == 1, "a second one began while the first still runs: {:?}", cluster.started());
     cluster.again("n1")?;
@@ -313,14 +299,7 @@ fn ends(server: &Agent, cluster: &Cluster) -> Result<()> {
             until("a job to cancel", BOUND, || running(server))?;
             cluster.slurm("scancel", &["--full", "-s", "KILL", &cluster.one()?])?;
         }
-        let events = until(&format!("{id}: an allocation that is {status}"), BOUND, || {
-            server.alloc(id, status)?.map(|alloc| server.events(&alloc)).transpose()
-        })?;
-        let told = events.into_iter().find(|e| e["Type"] == "Terminated").unwrap_or_default();
-        ensure!(told["ExitCode"] == code, "{id}: the exit code is {code}, the event says {told}");
-        ensure!(told.to_string().contains(said), "{id}: the event does not say {said:?}: {told}");
-        server.delete(&format!("/v1/job/{id}"))?;
-        server.until_no_record()?;
+        remote::has_ended(server, id, status, code, said)?;
     }
     // A job that waits is being created, and a stop ends it.
     let config = json!({"command": "/bin/true", "cpus": 64, "nodes": 1});
@@ -338,12 +317,6 @@ fn ends(server: &Agent, cluster: &Cluster) -> Result<()> {
     server.until_no_record()
 }
 
-fn until_unknown(server: &Agent, why: &str) -> Result<()> {
-    until(&format!("an instance that is unknown: {why}"), BOUND, || {
-        Ok((remote::record(server)?["Observed"]["State"] == "Unknown").then_some(()))
-    })
-}
-
 /// Whether a process runs; one that nobody has waited for does not.
 fn alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -352,19 +325,11 @@ fn alive(pid: u32) -> bool {
 
 /// The job and its process are the same, and the log goes on without a gap.
 fn same(server: &Agent, cluster: &Cluster, id: &str, after: &str) -> Result<()> {
-    let alloc = until(&format!("an allocation after {after}"), BOUND, || Ok(allocation(server).ok()))?;
-    counts(server, &alloc).with_context(|| format!("after {after}"))?;
+    remote::counts_after(server, after)?;
     ensure!(cluster.one()? == id, "another job after {after}");
     let started = cluster.started();
     ensure!(matches!(&started[..], [(pid, job)] if job == id && alive(*pid)), "after {after}: {started:?}");
     Ok(())
-}
-
-fn counts(server: &Agent, alloc: &str) -> Result<()> {
-    let read = || Ok(numbers(&server.output(alloc, "stdout")?).last().copied());
-    let before = until("lines of the instance", BOUND, read)?;
-    until("further lines of the instance", BOUND, || Ok(read()?.filter(|n| *n > before + 5)))?;
-    none_lost_or_doubled(&server.output(alloc, "stdout")?)
 }
 
 /// One whose end is tried again at once, elsewhere or not.

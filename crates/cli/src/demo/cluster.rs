@@ -158,9 +158,9 @@ impl Cluster {
         &self.runtime
     }
 
-    /// Whether a node runs.
-    pub(crate) fn has_node(&self) -> bool {
-        self.agents.keys().any(|name| name != "server")
+    /// Whether an agent was started whose name begins like this, and not ended.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.agents.keys().any(|known| known.starts_with(name))
     }
 
     /// Sends a signal to an agent and waits for its end.

@@ -35,9 +35,9 @@ pub(crate) struct DemoArgs {
     /// Configuration of the plugin for `-with`: that of an agent, or the body of its `config`.
     #[arg(long, requires = "with", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Image of the remote task, with `-with kubernetes`; it needs `/bin/sh`.
-    #[arg(long, requires = "with", default_value = "busybox:1")]
-    image: String,
+    /// Image of the remote task, for `-with kubernetes`; it has a `/bin/sh`. Without it: `busybox:1`
+    #[arg(long, requires = "with")]
+    image: Option<String>,
     /// Time that a node may act without contact to the server; the hand-over after a SIGKILL takes about as long.
     #[arg(long, default_value = "2s", value_name = "DURATION")]
     lease: model::GoDuration,
@@ -67,7 +67,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// When the cluster could not be set up at all.
 pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode> {
     let runtime = match &args.with {
-        Some(driver) => Runtime::named(driver, args.config.as_deref(), &args.image).await?,
+        Some(driver) => Runtime::named(driver, args.config.as_deref(), args.image.as_deref()).await?,
         None => Runtime::Here,
     };
     let mut cluster = cluster::Cluster::new(args.lease, runtime)?;

@@ -15,6 +15,13 @@ pub(crate) const DRIVERS: [&str; 2] = ["kubernetes", "slurm"];
 /// Those of plugins of their own lie here, below the demo's directory.
 const PLUGINS: &str = "plugins";
 
+/// Image of a task where nobody names another.
+const IMAGE: &str = "busybox:1";
+
+fn runs_images(driver: &str) -> bool {
+    driver == "kubernetes"
+}
+
 /// Where the remote task runs.
 #[derive(Debug)]
 pub(crate) enum Runtime {
@@ -38,7 +45,8 @@ impl Runtime {
     ///
     /// # Errors
     /// The plugin is not found, or the doctor finds something that fails; it has printed what.
-    pub(crate) async fn named(driver: &str, file: Option<&Path>, image: &str) -> Result<Self> {
+    pub(crate) async fn named(driver: &str, file: Option<&Path>, image: Option<&str>) -> Result<Self> {
+        ensure!(image.is_none() || runs_images(driver), "{driver} runs no images; leave -image out");
         let config = file.map(check::read).transpose()?.unwrap_or_else(|| json!({}));
         let program = program(driver, &config)?;
         ensure!(
@@ -46,7 +54,7 @@ impl Runtime {
             "the demo cannot run on {driver}; first mend what failed above"
         );
         let config = doctor::body(&config, driver);
-        Ok(Self::There { driver: driver.to_owned(), program, config, image: image.to_owned() })
+        Ok(Self::There { driver: driver.to_owned(), program, config, image: image.unwrap_or(IMAGE).to_owned() })
     }
 
     /// Name of the driver.
@@ -95,7 +103,7 @@ impl Runtime {
         let Self::There { driver, image, .. } = self else { return };
         let task = &mut job["TaskGroups"][0]["Tasks"][0];
         task["Driver"] = json!(driver);
-        if driver == "kubernetes" {
+        if runs_images(driver) {
             task["Config"]["image"] = json!(image);
         }
     }
@@ -199,6 +207,12 @@ mod tests {
         assert_eq!(task(there("slurm")), json!({"Driver": "slurm", "Config": {"command": "x"}}));
         let pod = json!({"Driver": "kubernetes", "Config": {"command": "x", "image": "busybox:1"}});
         assert_eq!(task(there("kubernetes")), pod);
+    }
+
+    #[tokio::test]
+    async fn an_image_for_what_runs_none_is_refused() {
+        let refused = Runtime::named("slurm", None, Some("busybox:1")).await.expect_err("refused");
+        assert!(refused.to_string().contains("leave -image out"), "{refused}");
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 /** What has a letter on any page, with the letter that it has until somebody chooses another. */
 export const LETTERS = [["g", "To a page, before its letter"], ["/", "Filter"], ["j", "Next row"],
-  ["k", "Previous row"], ["u", "Up"], ["?", "List of keys"], ["l", "Log"], ["x", "Exec"], ["e", "Evaluations"], ["d", "Definition"],
-  ["f", "Files"], ["w", "Wrap lines, pressed twice"]];
+  ["k", "Previous row"], ["u", "Up"], ["?", "List of keys"], ["l", "Log"], ["x", "Exec"], ["e", "Evaluations"],
+  ["d", "Definition"], ["f", "Files"], ["w", "Wrap lines, pressed twice"]];
 
 /** Letters of pages come after another one: they are apart. */
 export const ofPage = (letter) => `g ${letter}`;

@@ -14,8 +14,8 @@ const REFUSED = [400, 401, 403, 404, 501];
 const PATH = "/v1/event/stream?topic=*&namespace=*&payload=none";
 
 /**
- * State of the stream that this tab hears: `""` = not known yet, `open`, `silent` = it says nothing any more, or was not
- * even opened in that time, or `refused` = this token may not.
+ * State of the stream that this tab hears: `""` = not known yet, `open`, `silent` = it says nothing any more, or was
+ * not even opened in that time, or `refused` = this token may not.
  */
 let shared = null;
 

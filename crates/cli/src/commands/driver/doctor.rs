@@ -200,7 +200,7 @@ fn as_text(findings: &[Finding]) -> String {
     }
     let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
     let (passed, warnings, failed) = (count(Verdict::Pass), count(Verdict::Warning), count(Verdict::Fail));
-    text.push_str(&format!("\n{passed} passed, {warnings} warnings, {failed} failed\n"));
+    text.push_str(&format!("\npassed: {passed}, warnings: {warnings}, failed: {failed}\n"));
     text
 }
 
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(
             as_text(&findings),
             "pass     a      well\nfail     clock  an hour\n                late\n                → set it\n\n\
-                1 passed, 0 warnings, 1 failed\n"
+                passed: 1, warnings: 0, failed: 1\n"
         );
         assert_eq!(
             as_json(&findings[1]),
