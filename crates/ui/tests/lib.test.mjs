@@ -446,3 +446,28 @@ test("a stream that an agent does not even open is silent, and then open", async
   // The channel of the tabs would keep this process.
   t.mock.timers.tick(2_000);
 });
+
+test("a page goes on saying which node manages a task, also after a moment without one", async (t) => {
+  globalThis.sessionStorage ??= { getItem: () => null };
+  const frame = (text, end) => JSON.stringify({ Data: btoa(text), Offset: end });
+  const record = (manager) => Response.json([{ SlotName: "default/j.g[0]/t", IncarnationID: "i", ...manager }]);
+  const open = new ReadableStream({ start: (to) => to.enqueue(new TextEncoder().encode(frame("two", 6))) });
+  const replies = [new Response(frame("one", 3)), record({}), new Response("node is lost", { status: 500 }),
+    record({ Manager: { AllocID: "a2" }, ManagerName: "n2" }), new Response(open)];
+  const asked = [];
+  t.mock.method(globalThis, "fetch", async (path) => { asked.push(path); return replies.shift(); });
+  const { follow } = await import("../web/lib/follow.js");
+  const [stop, words] = [new AbortController(), []];
+  const alloc = { ID: "a1", Namespace: "default", RemoteTasks: [{ SlotName: "default/j.g[0]/t", IncarnationID: "i" }] };
+  const read = await new Promise((done) => {
+    let all = "";
+    const text = (part, at) => { all += `${at}:${part} `; if (part === "two") done(all); };
+    const managed = (told) => words.push(told);
+    follow({ alloc, task: "t", kind: "stdout", back: 50, signal: stop.signal, text, managed });
+  });
+  stop.abort();
+  assert.equal(read, "0:one 3:two ");
+  assert.match(asked.at(-1), /a2\?.*origin=start&offset=3$/);
+  assert.deepEqual(words,
+    ["The task is managed by no node at present; it runs on.", "The task is managed by n2 now."]);
+});

@@ -64,6 +64,8 @@ export async function follow({ alloc, task, kind, back, signal, text, managed })
     }
     if (next.at) {
       at = next.at;
+      // What is told now stays: it says where the output comes from.
+      troubled = false;
       managed(`The task is managed by ${next.node} now.`, at);
       continue;
     }
