@@ -14,11 +14,14 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::answer::{Trouble, trouble};
+use crate::usage::PodMetrics;
 
 /// Objects of a listing that one request asks for.
 pub(crate) const PAGE: usize = 500;
 /// How long the server keeps a watch open.
 const WATCH_SECONDS: u64 = 290;
+/// The metrics API. An extension of the cluster serves it, most often metrics-server.
+const METRICS: &str = "/apis/metrics.k8s.io/v1beta1";
 
 /// One namespace of one cluster.
 #[derive(Clone)]
@@ -123,13 +126,15 @@ impl Api {
         tokio::time::timeout(self.limit, asked).await.map_err(|_| Trouble::could_not_ask("no answer in time"))?
     }
 
-    /// Whether this account may do that. An empty `namespace`: to objects of the cluster.
-    pub(crate) async fn may(&self, verb: &str, resource: &str, namespace: &str, name: &str) -> Result<bool, Trouble> {
+    /// Whether this account may do that in its namespace. `resource` may have a part and a group behind it:
+    /// `pods/log`, `pods.metrics.k8s.io`.
+    pub(crate) async fn may(&self, verb: &str, resource: &str) -> Result<bool, Trouble> {
+        let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
         let (resource, sub) = resource.split_once('/').unwrap_or((resource, ""));
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": {
-                "verb": verb, "resource": resource, "subresource": sub, "namespace": namespace, "name": name,
+                "verb": verb, "group": group, "resource": resource, "subresource": sub, "namespace": self.namespace,
             }},
         });
         let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
@@ -157,6 +162,21 @@ impl Api {
             Err(Trouble::Absent) => Ok(None),
             Err(other) => Err(other),
         }
+    }
+
+    /// What the metrics API has measured of a pod; `None`: nothing yet, or the pod is away.
+    pub(crate) async fn pod_metrics(&self, name: &str) -> Result<Option<PodMetrics>, Trouble> {
+        let path = format!("{METRICS}/namespaces/{}/pods/{}", self.namespace, escape(name));
+        match self.ask("GET", &path, "", Vec::new(), Some(name)).await {
+            Ok(metrics) => Ok(Some(metrics)),
+            Err(Trouble::Absent) => Ok(None),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Whether something serves the metrics API.
+    pub(crate) async fn has_metrics(&self) -> Result<(), Trouble> {
+        self.ask::<Value>("GET", METRICS, "", Vec::new(), None).await.map(drop)
     }
 
     /// Changes a pod by a JSON patch; a test that does not hold is [`Trouble::Invalid`].

@@ -44,6 +44,7 @@ pub(crate) async fn examine(config: &PluginConfig) -> Vec<Finding> {
     }
     findings.push(identity(&api, config).await);
     findings.extend(rights(&api).await);
+    findings.push(statistics(&api).await);
     findings.push(pod(&api, config).await);
     for name in &config.image_pull_secrets {
         findings.push(match api.secret(name).await {
@@ -96,7 +97,7 @@ async fn rights(api: &Api) -> Vec<Finding> {
         let mut missing = Vec::new();
         let mut trouble = None;
         for verb in *verbs {
-            match api.may(verb, resource, &api.namespace, "").await {
+            match api.may(verb, resource).await {
                 Ok(true) => {}
                 Ok(false) => missing.push(*verb),
                 Err(why) => trouble = Some(told(why)),
@@ -109,6 +110,20 @@ async fn rights(api: &Api) -> Vec<Finding> {
         });
     }
     findings
+}
+
+/// Whether what tasks use can be read. Tasks run without.
+async fn statistics(api: &Api) -> Finding {
+    let what = "statistics";
+    if let Err(why) = api.has_metrics().await {
+        let remedy = "install metrics-server, or do without `drover alloc status -stats` of these tasks";
+        return Finding::warning(what, format!("the cluster has no metrics API: {}", told(why)), remedy);
+    }
+    match api.may("get", "pods.metrics.k8s.io").await {
+        Ok(true) => Finding::pass(what, "the metrics API"),
+        Ok(false) => Finding::warning(what, "not allowed: get of pods.metrics.k8s.io", GRANT),
+        Err(why) => Finding::warning(what, told(why), "ask again; the server was not clear about rights"),
+    }
 }
 
 /// Whether the server would take a pod of a task that asks for nothing.

@@ -9,7 +9,7 @@ use driver_sdk::schema::Spec;
 use driver_sdk::{
     AgentConfig, Bundle, Context, Description, DriverConfig, DriverState as _, Ensure, Ensured, Error, Finding,
     Fingerprint, LogChunk, LogsQuery, Lookup, Observation, ObservationSink, Page, PluginInfo, RemoteDriver,
-    RemoteError, RemoteHandle, StopTask, TaskExit, async_trait,
+    RemoteError, RemoteHandle, StopTask, TaskExit, TaskUsage, async_trait,
 };
 use tokio::sync::mpsc;
 
@@ -19,7 +19,7 @@ use crate::exec;
 use crate::feed::Feeds;
 use crate::options::TaskOptions;
 use crate::site::{Answer, HandleV1, Site, lock};
-use crate::{cluster, doctor};
+use crate::{cluster, doctor, usage};
 
 /// What hosts wait for a fingerprint.
 const FINGERPRINT_WITHIN: Duration = Duration::from_millis(800);
@@ -228,7 +228,7 @@ impl RemoteDriver for Driver {
             logs: true,
             exec: true,
             signals: true,
-            stats: false,
+            stats: true,
             file_upload: true,
             refresh: true,
             volumes: true,
@@ -323,6 +323,12 @@ impl RemoteDriver for Driver {
     async fn refresh(&self, handle: &RemoteHandle, epoch: u64, bundle: Bundle) -> Answer<()> {
         let (site, handle) = self.resolve(handle)?;
         site.refresh(&handle, epoch, &bundle).await
+    }
+
+    async fn stats(&self, handle: &RemoteHandle) -> Answer<Option<TaskUsage>> {
+        let (site, handle) = self.resolve(handle)?;
+        let measured = site.api.pod_metrics(&handle.name).await?;
+        Ok(measured.and_then(|pod| usage::sample(&pod, site.config.cpu_mhz)))
     }
 
     async fn exec(

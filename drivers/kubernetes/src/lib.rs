@@ -17,6 +17,7 @@
 //! feed.rs                 one watch of all pods of an owner
 //! logs.rs                 output by byte offset
 //! exec.rs                 commands in the container
+//! usage.rs                what a pod uses, from the metrics API: pure
 //! doctor.rs               what tasks will need, looked at before there is one
 //! driver.rs               the driver
 //! ```
@@ -40,6 +41,7 @@ mod options;
 mod plan;
 mod site;
 mod sweep;
+mod usage;
 
 pub use driver::Driver;
 

@@ -1,13 +1,14 @@
 #!/bin/bash
-# A real Kubernetes (etcd, kube-apiserver, controller manager, scheduler, kubelet, containerd) on loopback, for
-# tests. As root.
+# A real Kubernetes (etcd, kube-apiserver, controller manager, scheduler, kubelet, containerd, metrics-server) on
+# loopback, for tests. As root.
 #
 #   peer.sh build OUT               what it needs, once: Kubernetes from Go modules, the rest from Debian's packages
 #                                   (unpacked, not installed)
 #   peer.sh start OUT DIR [NODES]   NODES nodes (default 1), named n1, n2, ...; prints exports to eval; DIR/env has
 #                                   them too
 #   peer.sh kill DIR PART           kill -9 of one part: etcd, kube-apiserver, kube-controller-manager,
-#                                   kube-scheduler, n1.kubelet, n1.containerd, ... (what runs in pods runs on)
+#                                   kube-scheduler, metrics-server, n1.kubelet, n1.containerd, ... (what runs in pods
+#                                   runs on)
 #   peer.sh again DIR PART          starts that part again
 #   peer.sh stop DIR                ends everything, pods too; removes DIR
 #
@@ -22,6 +23,7 @@
 set -euo pipefail
 export LC_ALL=C PATH=$PATH:/usr/sbin:/sbin
 version=1.34.3 # the last minor release that takes a host with cgroup v1 without being told to
+metrics=v0.8.0 # of metrics-server: a release that builds with these modules
 
 fail() { echo "peer.sh: $*" >&2; exit 1; }
 
@@ -31,7 +33,7 @@ build() {
     local out=$1
     mkdir -p "$out"/{bin,cni}
     out=$(cd "$out" && pwd)
-    [ "$(cat "$out/built" 2>/dev/null)" != "$version" ] || return 0
+    [ "$(cat "$out/built" 2>/dev/null)" != "$version $metrics" ] || return 0
     command -v go >/dev/null || fail "Go 1.24 or later is needed"
     local work
     work=$(mktemp -d "$out/work.XXXXXX")
@@ -40,7 +42,7 @@ build() {
     image "$out" "$work"
     programs "$out" "$work"
     rm -rf "$work"
-    echo "$version" > "$out/built"
+    echo "$version $metrics" > "$out/built"
 }
 
 packages() { # OUT WORK
@@ -96,6 +98,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
+	generic "k8s.io/apiserver/pkg/server"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
@@ -105,6 +108,7 @@ import (
 	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
+	metrics "sigs.k8s.io/metrics-server/cmd/metrics-server/app"
 )
 
 func main() {
@@ -124,11 +128,14 @@ func main() {
 		"kube-controller-manager": func() *cobra.Command { return controllers.NewControllerManagerCommand() },
 		"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
 		"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
+		"metrics-server": func() *cobra.Command {
+			return metrics.NewMetricsServerCommand(generic.SetupSignalHandler())
+		},
 	}
 	part, known := parts[name]
 	if !known {
-		fmt.Fprintln(os.Stderr, "call it as etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet or "+
-			"kubectl")
+		fmt.Fprintln(os.Stderr, "call it as etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, "+
+			"metrics-server or kubectl")
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(part()))
@@ -148,12 +155,13 @@ E
         # Debian's etcd 3.4 works too, but lacks what streamed lists and consistent lists from the cache need.
         local etcd
         etcd=$(sed -n 's#.*go.etcd.io/etcd/client/v3 ##p' go.mod)
-        go get "k8s.io/kubernetes@v$version" "go.etcd.io/etcd/server/v3@$etcd" 2> get.log ||
+        go get "k8s.io/kubernetes@v$version" "go.etcd.io/etcd/server/v3@$etcd" \
+            "sigs.k8s.io/metrics-server@$metrics" 2> get.log ||
             { tail -n 5 get.log >&2; fail "the modules could not be had"; }
         flags="-s -w -X $at.gitVersion=v$version -X $at.gitMajor=1 -X $at.gitMinor=34"
         go build -mod=mod -buildvcs=false -trimpath -ldflags "$flags" -o "$out/bin/kube" .
     )
-    for mod in etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl; do
+    for mod in etcd kube-apiserver kube-controller-manager kube-scheduler kubelet metrics-server kubectl; do
         ln -sf kube "$out/bin/$mod"
     done
 }
@@ -227,6 +235,11 @@ begin() { # PART
                 --service-account-key-file "$dir/pki/sa.key" \
             --service-account-signing-key-file "$dir/pki/sa.key" --authorization-mode Node,RBAC \
                 --enable-admission-plugins NodeRestriction \
+            --requestheader-client-ca-file "$dir/pki/ca.crt" --requestheader-allowed-names aggregator \
+                --requestheader-username-headers X-Remote-User --requestheader-group-headers X-Remote-Group \
+                --requestheader-extra-headers-prefix X-Remote-Extra- \
+            --proxy-client-cert-file "$dir/pki/aggregator.crt" --proxy-client-key-file "$dir/pki/aggregator.key" \
+                --enable-aggregator-routing \
             --service-cluster-ip-range 10.96.0.0/16 --kubelet-client-certificate "$dir/pki/admin.crt" \
                 --kubelet-client-key "$dir/pki/admin.key" \
             --kubelet-preferred-address-types InternalIP --allow-privileged --profiling=false $apiserver_flags ;;
@@ -238,6 +251,10 @@ begin() { # PART
                 --flex-volume-plugin-dir "$dir/plugins" --profiling=false $controller_flags ;;
         kube-scheduler) run kube-scheduler "$bin/kube-scheduler" --kubeconfig "$dir/pki/scheduler.conf" \
             --leader-elect=false --secure-port 0 ;;
+        metrics-server) run metrics-server "$bin/metrics-server" --kubeconfig "$dir/kubeconfig" \
+            --authentication-kubeconfig "$dir/kubeconfig" --authorization-kubeconfig "$dir/kubeconfig" \
+            --bind-address "10.$subnet.0.1" --secure-port "$metrics_port" --cert-dir "$dir/metrics" \
+            --kubelet-insecure-tls --kubelet-preferred-address-types InternalIP --metric-resolution 10s ;;
         n[0-9]*.holder)
             # Keeps the mount namespace of a node. What is put into fixed places of the machine goes with it.
             run "$1" unshare --mount --propagation private sh -c \
@@ -357,6 +374,33 @@ E
     begin "$n.kubelet"
 }
 
+metrics_api() { # the API server passes the metrics API on to metrics-server; there is no proxy for Services
+    cat <<E
+apiVersion: v1
+kind: Service
+metadata: {name: metrics-server, namespace: kube-system}
+spec: {ports: [{name: https, port: 443, targetPort: $metrics_port}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: metrics-server, namespace: kube-system, labels: {kubernetes.io/service-name: metrics-server}}
+addressType: IPv4
+ports: [{name: https, port: $metrics_port}]
+endpoints: [{addresses: [10.$subnet.0.1], conditions: {ready: true}}]
+---
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1beta1.metrics.k8s.io}
+spec:
+  service: {name: metrics-server, namespace: kube-system}
+  group: metrics.k8s.io
+  version: v1beta1
+  insecureSkipTLSVerify: true
+  groupPriorityMinimum: 100
+  versionPriority: 100
+E
+}
+
 get() { # PATH
     curl -sf -m 5 --cacert "$dir/pki/ca.crt" --cert "$dir/pki/admin.crt" --key "$dir/pki/admin.key" \
         "https://127.0.0.1:$api$1"
@@ -385,7 +429,7 @@ start() {
     for s in $sysctls; do cat "/proc/sys/$s" > "$dir/sysctl/${s//\//.}"; done
     {
         echo "out=$out"
-        for s in etcd peer api; do port; echo "$s=$got"; done
+        for s in etcd peer api metrics_port; do port; echo "$s=$got"; done
         echo "subnet=$((64 + 0x${id:0:4} % 128))"
         echo "grace=${NODE_GRACE:-10}"
         printf "apiserver_flags=%q\n" "${APISERVER_FLAGS:-}"
@@ -402,6 +446,7 @@ start() {
     certificate api /CN=kube-apiserver "extendedKeyUsage=serverAuth\nsubjectAltName=IP:127.0.0.1,IP:10.96.0.1,"\
 'DNS:localhost,DNS:kubernetes.default.svc\n'
     certificate admin /O=system:masters/CN=admin
+    certificate aggregator /CN=aggregator
     certificate controllers /CN=system:kube-controller-manager
     certificate scheduler /CN=system:kube-scheduler
     for s in controllers scheduler; do kubeconfig $s "$dir/pki/$s.conf"; done
@@ -415,6 +460,8 @@ start() {
     for n in $(seq "$nodes"); do node "$n"; done
     wait_for "the service account" 60 get /api/v1/namespaces/default/serviceaccounts/default
     for n in $(seq "$nodes"); do wait_for "node $n" 60 is_ready "$n"; done
+    begin metrics-server
+    metrics_api | "$out/bin/kubectl" --kubeconfig "$dir/kubeconfig" apply -f - > "$dir/log/metrics-api.log"
     printf 'export KUBECONFIG=%s\nexport KUBECTL=%s\n' "$dir/kubeconfig" "$out/bin/kubectl" > "$dir/env"
     cat "$dir/env"
 }

@@ -30,6 +30,7 @@ const VERSION: &str = "1.34.3";
 const IMAGE: &str = "peer.test/busybox:1";
 /// Namespace and account of the manifest that operators get.
 const NAMESPACE: &str = "drover-tasks";
+const METRICS: &str = "/apis/metrics.k8s.io/v1beta1";
 /// Pods that are not done with.
 const LIVE: &str = "drover.dev/owner,!drover.dev/done";
 
@@ -188,7 +189,8 @@ impl Cluster {
             "fails": {"image": IMAGE, "runtime_class": "no-such-class"},
         });
         fs::write(&tasks, roles.to_string())?;
-        suite::doctor(&config, plugin, &["identity", "rights: pods/exec", "pod", "clock"])?;
+        until("the metrics API", BOUND, || Ok(self.kubectl(&["get", "--raw", METRICS]).is_ok().then_some(())))?;
+        suite::doctor(&config, plugin, &["identity", "rights: pods/exec", "statistics", "pod", "clock"])?;
         let report = suite::run(["-config".into(), config.into(), "-task".into(), tasks.into(), plugin.into()])?;
         let known = |id: &str| KNOWN.iter().any(|(known, _)| *known == id);
         let failed: Vec<_> = report.failed.iter().filter(|(id, _)| !known(id)).collect();
@@ -226,6 +228,14 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cluster: &Cluste
     let said = server.exec(&alloc, &["/bin/sh", "-c", "echo $GREETING; cat /secrets/token; exit 5"])?;
     ensure!((said.0, said.1.as_str()) == (5, "hello\nfetched\n"), "exec answered {said:?}");
     server.put(&format!("/v1/client/allocation/{alloc}/signal"), &json!({"Task": "t", "Signal": "SIGUSR1"}))?;
+    // metrics-server wants two samples of a container first.
+    until("statistics", 2 * BOUND, || {
+        let used = &server.get(&format!("/v1/client/allocation/{alloc}/stats"))?["ResourceUsage"];
+        let (cpu, memory) = (&used["CpuStats"], &used["MemoryStats"]);
+        let measured = |of: &Value, what| of["Measured"].as_array().is_some_and(|all| all.iter().any(|m| m == what));
+        let memory_is_there = measured(memory, "Usage") && memory["Usage"].as_u64() > Some(0);
+        Ok((memory_is_there && measured(cpu, "Percent") && cpu["Percent"].as_f64() < Some(50.0)).then_some(()))
+    })?;
     until("the signal's echo", BOUND, || Ok(server.output(&alloc, "stdout")?.contains("got-usr1").then_some(())))?;
 
     // With room for a drain.

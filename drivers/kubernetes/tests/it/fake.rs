@@ -55,6 +55,8 @@ pub(crate) struct Store {
     /// Before the next call of this method takes effect.
     pub(crate) meanwhile: Vec<(Method, Meanwhile)>,
     pub(crate) log: String,
+    /// What the metrics API has measured, by pod; `None`: the cluster has none.
+    pub(crate) measured: Option<BTreeMap<String, Value>>,
     /// Verb and resource of what the account may not do.
     pub(crate) denied: Vec<&'static str>,
     version: u64,
@@ -258,8 +260,25 @@ impl Store {
         }
         if path.ends_with("/selfsubjectaccessreviews") {
             let of = |key: &str| body["spec"]["resourceAttributes"][key].as_str().unwrap_or_default();
-            let asked = format!("{} {}", of("verb"), of("resource"));
+            let asked = format!(
+                "{} {}{}{}",
+                of("verb"),
+                of("resource"),
+                if of("group").is_empty() { "" } else { "." },
+                of("group")
+            );
             return (201, json!({"status": {"allowed": !self.denied.contains(&asked.as_str())}}));
+        }
+        if parts.get(1) == Some(&"metrics.k8s.io") {
+            let name = parts.get(6).copied().unwrap_or_default();
+            return match &self.measured {
+                None => failure(404, "NotFound", "the server could not find the requested resource", ""),
+                Some(_) if name.is_empty() => (200, json!({"kind": "APIResourceList", "resources": []})),
+                Some(all) => match all.get(name) {
+                    Some(pod) => (200, pod.clone()),
+                    None => failure(404, "NotFound", "not found", name),
+                },
+            };
         }
         if query.contains_key("dryRun") {
             return (201, body.clone());

@@ -212,3 +212,20 @@ async fn a_log_is_counted_in_bytes() {
     let query = LogsQuery { stream: LogStream::Stdout, offset: 0, follow: false, from_end: false };
     assert!(matches!(driver.logs(&made.handle, query, sink).await, Err(RemoteError::CouldNotAsk(_))));
 }
+
+#[tokio::test]
+async fn statistics_are_what_the_metrics_api_has_measured() {
+    let api = Api::start().await;
+    let driver = api.manager().await;
+    let made = driver.ensure(ensure("k", 1)).await.expect("made");
+    api.runs(POD);
+    // A cluster without the API is no pod without statistics.
+    assert!(matches!(driver.stats(&made.handle).await, Err(RemoteError::CouldNotAsk(_))));
+    api.store().measured = Some(std::collections::BTreeMap::new());
+    assert_eq!(driver.stats(&made.handle).await, Ok(None), "not measured yet");
+    let measured = json!({"timestamp": "2026-01-02T03:04:05Z", "window": "15s",
+        "containers": [{"name": "task", "usage": {"cpu": "250m", "memory": "10Mi"}}]});
+    api.store().measured.get_or_insert_default().insert(POD.into(), measured);
+    let used = driver.stats(&made.handle).await.expect("asked").expect("a sample");
+    assert_eq!((used.total.cpu.percent, used.total.memory.usage), (Some(25.0), Some(10 << 20)));
+}
