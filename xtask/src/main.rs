@@ -82,6 +82,8 @@ usage: cargo xtask COMMAND
                        damaged bytes for what reads those of other people; needs a C++ compiler
   leaks [PACKAGE …]    runs tests and names those that leave processes, cgroups, mounts, sockets or files behind
   bench [NAME …]       measures; NOMAD_BIN=path measures a stock Nomad, DROVER_BEFORE=path another build in the same run
+  bench kubernetes       10,000 pods at a real API server; DROVER_BENCH_PODS is another number
+  bench slurm            1,000 jobs at a real Slurm; DROVER_BENCH_JOBS is another number
   bench scale [--size 10k|100k|1m] [--soak SECONDS] [--programs DIRECTORY]
                        measures a server with up to 10,000 simulated nodes and 1,000,000 allocations against its goals
   peer nomad OUT [1.9 | newest]

@@ -8,12 +8,14 @@
 mod access;
 mod agent;
 mod drivers;
+mod kubernetes;
 mod load;
 mod measure;
 mod members;
 mod remote;
 mod scale;
 mod sessions;
+mod slurm;
 mod table;
 mod variables;
 mod volume;
@@ -56,6 +58,12 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     // Its figures have goals, and nobody else's are beside them.
     if let ["scale", args @ ..] = names {
         return scale::run(args);
+    }
+    // They have peers of their own.
+    match names {
+        ["kubernetes"] => return kubernetes::run(),
+        ["slurm"] => return slurm::run(),
+        _ => {}
     }
     for name in names {
         if !BENCHES.iter().any(|(n, _)| n == name) {

@@ -88,32 +88,16 @@ impl Fleet {
         self.server.submit(&body)
     }
 
-    /// Tasks that are managed and seen to run: slot → manager and epoch.
     fn managed(&self) -> Result<BTreeMap<String, (String, u64)>> {
-        let all = self.server.list("/v1/remote/tasks")?;
-        let settled = all
-            .iter()
-            .filter(|r| r["Observed"]["State"] == "Running" && r["Manager"].is_object() && r["Successor"].is_null());
-        Ok(settled
-            .map(|r| (text(&r["SlotName"]), (text(&r["ManagerName"]), r["Epoch"].as_u64().unwrap_or(0))))
-            .collect())
+        managed(&self.server)
     }
 
-    /// Until so many are managed, none by that node.
     fn until_managed(&self, count: usize, not: &str, bound: Duration) -> Result<()> {
-        until("tasks to be managed again", bound, || {
-            let managed = self.managed()?;
-            let done = managed.len() == count && managed.values().all(|(by, _)| by != not);
-            if !done && count > 1000 {
-                std::thread::sleep(Duration::from_millis(200));
-            }
-            Ok(done.then_some(()))
-        })
+        until_managed(&self.server, count, not, bound)
     }
 
     fn drain(&self, name: &str, on: bool) -> Result<()> {
-        let spec = if on { json!({"Deadline": 600_000_000_000_i64}) } else { Value::Null };
-        self.server.drain(name, spec)
+        drain(&self.server, name, on)
     }
 
     /// Calls that the provider has seen since a time of the clock: all, those turned away, the most that it took in a
@@ -154,7 +138,34 @@ impl Drop for Fleet {
     }
 }
 
-fn job(id: &str, count: usize, driver: &str, config: &Value) -> Value {
+/// Tasks that are managed and seen to run: slot → manager and epoch.
+pub(super) fn managed(server: &Agent) -> Result<BTreeMap<String, (String, u64)>> {
+    let all = server.list("/v1/remote/tasks")?;
+    let settled = all
+        .iter()
+        .filter(|r| r["Observed"]["State"] == "Running" && r["Manager"].is_object() && r["Successor"].is_null());
+    Ok(settled.map(|r| (text(&r["SlotName"]), (text(&r["ManagerName"]), r["Epoch"].as_u64().unwrap_or(0)))).collect())
+}
+
+/// Until so many are managed, none by that node.
+pub(super) fn until_managed(server: &Agent, count: usize, not: &str, bound: Duration) -> Result<()> {
+    until("tasks to be managed again", bound, || {
+        let managed = managed(server)?;
+        let done = managed.len() == count && managed.values().all(|(by, _)| by != not);
+        if !done && count > 1000 {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        Ok(done.then_some(()))
+    })
+}
+
+/// Begins or ends a drain.
+pub(super) fn drain(server: &Agent, name: &str, on: bool) -> Result<()> {
+    let spec = if on { json!({"Deadline": 600_000_000_000_i64}) } else { Value::Null };
+    server.drain(name, spec)
+}
+
+pub(super) fn job(id: &str, count: usize, driver: &str, config: &Value) -> Value {
     small(Job::new(id, "service", driver, config.clone()).count(count).undeployed()).body()
 }
 
@@ -249,13 +260,14 @@ fn lag(fleet: &Fleet, driver: &str) -> Result<Vec<f64>> {
 }
 
 /// What an agent's processes hold and have used.
-struct Cost {
-    kib: u64,
-    ticks: u64,
+pub(super) struct Cost {
+    pub(super) kib: u64,
+    pub(super) ticks: u64,
     processes: usize,
 }
 
-fn cost(agent: &Agent, dir: &Path) -> Cost {
+/// Without those that live in `dir`.
+pub(super) fn cost(agent: &Agent, dir: &Path) -> Cost {
     let all: Vec<u32> = agent
         .processes()
         .into_iter()

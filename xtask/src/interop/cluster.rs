@@ -111,7 +111,18 @@ impl Agent {
 
     /// Starts an agent that is another build of the program.
     pub(crate) fn start_program(program: &Path, name: &str, role: Role<'_>, more: &str) -> Result<Self> {
-        Self::start_drover(program.to_owned(), name, Place::here()?, role, &[], more)
+        Self::start_build(program, name, role, &[], more)
+    }
+
+    /// The same with a directory of plugins.
+    pub(crate) fn start_build(
+        program: &Path,
+        name: &str,
+        role: Role<'_>,
+        plugins: &[(&str, &Path)],
+        more: &str,
+    ) -> Result<Self> {
+        Self::start_drover(program.to_owned(), name, Place::here()?, role, plugins, more)
     }
 
     fn start_drover(

@@ -1,6 +1,9 @@
 //! The driver `kubernetes` against a real Kubernetes: nodes, plugins, API server and kubelet are killed, the pod stays
 //! one and runs on.
 
+mod disruptions;
+mod within;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -25,11 +28,11 @@ use crate::{
     workspace,
 };
 
-/// The release of Kubernetes that the script builds.
-const VERSION: &str = "1.34.3";
-const IMAGE: &str = "peer.test/busybox:1";
+/// The releases that the script builds: Kubernetes, and metrics-server.
+const VERSIONS: &str = "1.34.3-0.8.0";
+pub(crate) const IMAGE: &str = "peer.test/busybox:1";
 /// Namespace and account of the manifest that operators get.
-const NAMESPACE: &str = "drover-tasks";
+pub(crate) const NAMESPACE: &str = "drover-tasks";
 const METRICS: &str = "/apis/metrics.k8s.io/v1beta1";
 /// Pods that are not done with.
 const LIVE: &str = "drover.dev/owner,!drover.dev/done";
@@ -44,8 +47,8 @@ const KNOWN: &[(&str, &str)] = &[
     ("stop/result", "the first process of a container takes no SIGKILL from inside, and the API sends no signals"),
 ];
 
-/// The check.
-pub(crate) fn check() -> Result<()> {
+/// What a cluster needs of this machine.
+pub(crate) fn need() -> Result<()> {
     packages::need_root("kubelets and containers need root")?;
     packages::need_go()?;
     packages::need(&[
@@ -57,13 +60,26 @@ pub(crate) fn check() -> Result<()> {
     if !Path::new("/sys/fs/cgroup/pids").exists() && !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
         return Err(Skip::because("there are no cgroups that a kubelet could use").into());
     }
-    let programs = programs()?;
+    Ok(())
+}
+
+/// The driver, as it is now.
+pub(super) fn plugin() -> Result<PathBuf> {
     builds::build(&["drover-driver-kubernetes"])?;
-    let plugin = target_dir().join("debug/drover-driver-kubernetes");
+    Ok(target_dir().join("debug/drover-driver-kubernetes"))
+}
+
+/// The check.
+pub(crate) fn check() -> Result<()> {
+    need()?;
+    let (programs, plugin) = (programs()?, plugin()?);
     let cluster = Cluster::start(&programs)?;
     cluster
         .conforms(&plugin)
         .with_context(|| format!("the conformance suite; logs of the cluster: {}", cluster.log()))?;
+    cluster
+        .demo()
+        .with_context(|| format!("`drover demo -with kubernetes`; logs of the cluster: {}", cluster.log()))?;
     let server = Agent::start_as("k8s-server", Role::Server, &[], SHORT_LEASE)?;
     let mut nodes = vec![cluster.node("k8s-n1", &server, &plugin)?];
     let result = story(&server, &mut nodes, &plugin, &cluster);
@@ -71,9 +87,9 @@ pub(crate) fn check() -> Result<()> {
     result.with_context(|| format!("the ends of the agents' logs:\n{}\n{}", tails.join("\n--\n"), cluster.log()))
 }
 
-/// The programs of the cluster, built once per target directory and version.
-fn programs() -> Result<PathBuf> {
-    let dir = target_dir().join("interop").join(format!("kubernetes-{VERSION}"));
+/// The programs of the cluster, built once per target directory and releases.
+pub(crate) fn programs() -> Result<PathBuf> {
+    let dir = target_dir().join("interop").join(format!("kubernetes-{VERSIONS}"));
     fs::create_dir_all(target_dir().join("interop"))?;
     peer::cached(&dir, |out| script(&["build", &out.display().to_string()]).run_patiently())
 }
@@ -86,9 +102,9 @@ fn script(args: &[&str]) -> Run {
 }
 
 /// A running cluster of one node, and the account that the driver has there.
-struct Cluster {
+pub(crate) struct Cluster {
     dir: PathBuf,
-    kubectl: PathBuf,
+    pub(crate) kubectl: PathBuf,
     account: PathBuf,
 }
 
@@ -100,7 +116,7 @@ impl Drop for Cluster {
 }
 
 impl Cluster {
-    fn start(programs: &Path) -> Result<Self> {
+    pub(crate) fn start(programs: &Path) -> Result<Self> {
         let dir = std::env::temp_dir().join(format!("drover-k8s-{}", std::process::id()));
         let account = dir.with_extension("account");
         let cluster = Self { kubectl: programs.join("bin/kubectl"), account, dir };
@@ -109,7 +125,7 @@ impl Cluster {
         let manifest = workspace::root().join("examples/kubernetes/rbac.yaml").display().to_string();
         cluster.kubectl(&["apply", "-f", &manifest])?;
         let token = cluster.kubectl(&["create", "token", "drover", "-n", NAMESPACE])?;
-        let admin = fs::read_to_string(cluster.dir.join("kubeconfig"))?;
+        let admin = fs::read_to_string(cluster.kubeconfig())?;
         let users = admin.find("users:").context("a kubeconfig with users")?;
         let clusters = &admin[..users];
         fs::write(
@@ -123,13 +139,22 @@ impl Cluster {
         Ok(cluster)
     }
 
-    fn kubectl(&self, args: &[&str]) -> Result<String> {
-        let config = format!("--kubeconfig={}", self.dir.join("kubeconfig").display());
-        Run::new(&self.kubectl, [config.as_str()].iter().chain(args).copied()).output()
+    /// Credentials of whoever may do everything.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.dir.join("kubeconfig")
+    }
+
+    pub(crate) fn kubectl(&self, args: &[&str]) -> Result<String> {
+        self.asks(args).output()
+    }
+
+    fn asks(&self, args: &[&str]) -> Run {
+        let config = format!("--kubeconfig={}", self.kubeconfig().display());
+        Run::new(&self.kubectl, [config.as_str()].iter().chain(args).copied())
     }
 
     /// SIGKILL for a part of the cluster; what runs in pods runs on.
-    fn kill(&self, part: &str) -> Result<()> {
+    pub(crate) fn kill(&self, part: &str) -> Result<()> {
         script(&["kill", &self.dir.display().to_string(), part]).run()
     }
 
@@ -151,27 +176,46 @@ impl Cluster {
         format!("enabled = true\nkubeconfig = {:?}\npulse = \"1s\"", self.account)
     }
 
-    fn node(&self, name: &str, server: &Agent, plugin: &Path) -> Result<Agent> {
-        let more = format!("plugin \"kubernetes\" {{\n  config {{\n{}\n  }}\n}}", self.plugin());
-        Agent::start_as(name, Role::Node(server), &[("kubernetes", plugin)], &more)
+    pub(super) fn node(&self, name: &str, server: &Agent, plugin: &Path) -> Result<Agent> {
+        Agent::start_as(name, Role::Node(server), &[("kubernetes", plugin)], &self.settings())
+    }
+
+    /// The driver's part of a node's configuration.
+    pub(crate) fn settings(&self) -> String {
+        format!("plugin \"kubernetes\" {{\n  config {{\n{}\n  }}\n}}", self.plugin())
     }
 
     /// Pods of a selector, as JSON.
     fn pods(&self, selector: &str) -> Result<Vec<Value>> {
-        let text = self.kubectl(&["get", "pods", "-n", NAMESPACE, "-l", selector, "-o", "json"])?;
+        self.pods_in(NAMESPACE, selector)
+    }
+
+    fn pods_in(&self, namespace: &str, selector: &str) -> Result<Vec<Value>> {
+        let text = self.kubectl(&["get", "pods", "-n", namespace, "-l", selector, "-o", "json"])?;
         Ok(serde_json::from_str::<Value>(&text)?["items"].as_array().cloned().unwrap_or_default())
     }
 
     /// UID and container of the only live pod.
-    fn one(&self) -> Result<(String, String)> {
+    pub(super) fn one(&self) -> Result<(String, String)> {
         let pods = self.pods(LIVE)?;
         ensure!(pods.len() == 1, "one pod expected, there are {}", pods.len());
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        Ok((text(&pods[0]["metadata"]["uid"]), text(&pods[0]["status"]["containerStatuses"][0]["containerID"])))
+        Ok(identity(&pods[0]))
+    }
+
+    /// The same of each pod of the default namespace that runs, by a selector.
+    pub(super) fn running(&self, selector: &str) -> Result<Vec<(String, String)>> {
+        let pods = self.pods_in("default", selector)?;
+        Ok(pods.iter().filter(|pod| pod["status"]["phase"] == "Running").map(identity).collect())
     }
 
     fn until_empty(&self) -> Result<()> {
         until("no live pod", BOUND, || Ok(self.pods(LIVE)?.is_empty().then_some(())))
+    }
+
+    /// The demo on this cluster leaves nothing there.
+    fn demo(&self) -> Result<()> {
+        remote::demo("kubernetes", &self.dir.join("plugin.hcl"), &["-image", IMAGE])?;
+        self.until_empty()
     }
 
     /// Everything that hosts rely on, of the plugin as it is.
@@ -189,7 +233,7 @@ impl Cluster {
             "fails": {"image": IMAGE, "runtime_class": "no-such-class"},
         });
         fs::write(&tasks, roles.to_string())?;
-        until("the metrics API", BOUND, || Ok(self.kubectl(&["get", "--raw", METRICS]).is_ok().then_some(())))?;
+        until("the metrics API", BOUND, || Ok(self.asks(&["get", "--raw", METRICS]).succeeds().then_some(())))?;
         suite::doctor(&config, plugin, &["identity", "rights: pods/exec", "statistics", "pod", "clock"])?;
         let report = suite::run(["-config".into(), config.into(), "-task".into(), tasks.into(), plugin.into()])?;
         let known = |id: &str| KNOWN.iter().any(|(known, _)| *known == id);
@@ -212,12 +256,18 @@ impl Cluster {
     }
 }
 
+/// UID and container of a pod.
+fn identity(pod: &Value) -> (String, String) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    (text(&pod["metadata"]["uid"]), text(&pod["status"]["containerStatuses"][0]["containerID"]))
+}
+
 /// The line of the driver's page.
 const LET_GO: &str = r#"[{"op":"remove","path":"/metadata/finalizers"}]"#;
 
 fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cluster: &Cluster) -> Result<()> {
     server.until_healthy(&["kubernetes"], 1)?;
-    server.submit(&job())?;
+    server.submit(&job(COUNTER))?;
     let first = until("a running instance", BOUND, || running(server))?;
     let pod = cluster.one()?;
     ensure!(first["ProviderId"].as_str().is_some_and(|id| id.starts_with(&format!("{NAMESPACE}/drover-"))), "{first}");
@@ -243,23 +293,16 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cluster: &Cluste
     server.until_healthy(&["kubernetes"], 2)?;
     remote::managers_go(server, nodes, "kubernetes", |after| same(server, cluster, &pod, after))?;
 
-    // The API server goes and comes back: nothing is concluded from its silence.
-    cluster.kill("kube-apiserver")?;
-    remote::until_unknown(server, "the API server is silent")?;
-    cluster.again("kube-apiserver")?;
-    until("a running instance after the API server", BOUND, || running(server))?;
-    same(server, cluster, &pod, "kill -9 of the API server")?;
-
-    // So does the kubelet.
-    cluster.kill("n1.kubelet")?;
-    cluster.again("n1.kubelet")?;
-    same(server, cluster, &pod, "kill -9 of the kubelet")?;
+    disruptions::parts(server, cluster, &pod)?;
 
     // Stopped by the job: confirmed, and no process is left.
     server.delete("/v1/job/far")?;
     cluster.until_empty()?;
     server.until_no_record()?;
-    ends(server, cluster)
+    ends(server, cluster)?;
+    disruptions::taken_away(server, cluster)?;
+    disruptions::forced(server, cluster)?;
+    within::agents(cluster, plugin)
 }
 
 /// Exit codes and reasons, each once.
@@ -299,8 +342,9 @@ fn same(server: &Agent, cluster: &Cluster, pod: &(String, String), after: &str) 
     Ok(())
 }
 
-fn job() -> Value {
-    let config = json!({"image": IMAGE, "command": "/bin/sh", "args": ["-c", COUNTER], "grace_period": "1s"});
+/// A pod that runs this script, with files and environment.
+pub(super) fn job(script: &str) -> Value {
+    let config = json!({"image": IMAGE, "command": "/bin/sh", "args": ["-c", script], "grace_period": "1s"});
     let task = json!({
         "KillTimeout": 1_000_000_000_i64, "Env": {"GREETING": "hello"},
         "Templates": [{"EmbeddedTmpl": "fetched\n", "DestPath": "secrets/token"}],

@@ -1,6 +1,7 @@
 //! `cargo xtask interop`: tests against real peers. Each installs what it needs; what cannot run is said plainly, and
 //! fails the run in CI.
 
+mod airflow;
 pub(crate) mod api;
 mod artifacts;
 mod autoscaler;
@@ -30,11 +31,11 @@ mod go_remote;
 mod golden;
 mod identity_verifier;
 pub(crate) mod job;
-mod kubernetes;
+pub(crate) mod kubernetes;
 pub(crate) mod linearizable;
 mod registry;
 mod remote;
-mod slurm;
+pub(crate) mod slurm;
 mod ssh;
 pub(crate) mod sshd;
 mod stock_cli;
@@ -52,7 +53,7 @@ mod vault;
 mod vm;
 mod web;
 
-use std::time::Instant;
+use std::{panic::catch_unwind, time::Instant};
 
 use anyhow::{Result, bail};
 
@@ -60,6 +61,9 @@ use crate::{book, builds, chaos, model, packages::Skip, peer};
 
 /// Name, what it shows, and the check, which ends with a [`Skip`] where it cannot run.
 type Check = (&'static str, &'static str, fn() -> Result<()>);
+
+/// Seconds that a check took, and how it ended.
+type Ended = (f64, Result<()>);
 
 const CHECKS: &[Check] = &[
     (
@@ -176,6 +180,11 @@ const CHECKS: &[Check] = &[
         kubernetes::check,
     ),
     (
+        "airflow",
+        "Airflow and Drover manage a pod each of a real Kubernetes, and both managers die: what becomes of the pods",
+        airflow::check,
+    ),
+    (
         "slurm",
         "two nodes manage a job of a real Slurm: drained, killed, slurmctld and slurmd killed, a node lost, requeued: \
             one process for each slot; and the conformance suite",
@@ -278,16 +287,16 @@ const CHECKS: &[Check] = &[
 
 /// Checks that run when they are named only, and why: whoever runs all is told so.
 const BY_NAME: &[(&str, &str)] = &[
-    ("kubernetes", "its peer is built from some hundred modules, and not every registry has been seen to serve them"),
+    ("airflow", "it compares, and waits for some minutes until Airflow has noticed the loss"),
     ("terraform", "no registry serves the provider, so TERRAFORM_PROVIDER_SOURCE has to name a checkout of it"),
 ];
 
 /// The check that only computes, while all others wait for processes most of the time: it runs beside them.
 const COMPUTES: &str = "model";
 
-/// The check that waits for daemons of its own nearly all the time, and shares nothing with others: it runs beside
-/// them, too.
-const WAITS: &str = "slurm";
+/// The checks that wait for daemons of their own nearly all the time, and share nothing with others: they run beside
+/// them, too, one after the other.
+const WAIT: &[&str] = &["slurm", "kubernetes"];
 
 /// Runs the checks of these names, or all.
 pub(crate) fn run(names: &[&str]) -> Result<()> {
@@ -306,18 +315,15 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     for (name, why) in BY_NAME.iter().filter(|_| names.is_empty()) {
         println!("interop {name}: NOT PART OF THE WHOLE, run it by name: {why}");
     }
-    let (beside, in_turn): (Vec<_>, Vec<_>) =
-        CHECKS.iter().filter(|(name, ..)| asked(name)).partition(|(name, ..)| [COMPUTES, WAITS].contains(name));
-    let beside = beside.into_iter().map(|check: &'static Check| {
-        let run: fn(&Check) -> (f64, Result<()>) = if check.0 == COMPUTES { computed } else { timed };
-        std::thread::spawn(move || (check, run(check)))
-    });
+    let of = |which: fn(&str) -> bool| CHECKS.iter().filter(move |(name, ..)| asked(name) && which(name));
+    let (computes, wait) = (of(|name| name == COMPUTES), of(|name| WAIT.contains(&name)));
+    let in_turn = of(|name| name != COMPUTES && !WAIT.contains(&name));
     // They begin at once.
-    let beside: Vec<_> = beside.collect();
+    let beside = [beside(computes.collect(), computed), beside(wait.collect(), timed)];
     let peers = names.is_empty().then(|| std::thread::spawn(build_peers));
-    let in_turn = in_turn.into_iter().map(|check| Ok((check, timed(check))));
-    for done in in_turn.chain(beside.into_iter().map(std::thread::JoinHandle::join)) {
-        let Ok(((name, ..), (seconds, result))) = done else { bail!("a check that runs beside others panicked") };
+    let done = in_turn.map(|check| (check, timed(check)));
+    for (check, (seconds, result)) in done.chain(beside.into_iter().flatten()) {
+        let name = &check.0;
         match result {
             Ok(()) => {
                 passed += 1;
@@ -372,8 +378,21 @@ fn build_peers() {
     }
 }
 
+/// Runs checks one after the other in a thread of their own, from now on; gives how each ended once it has.
+fn beside(checks: Vec<&'static Check>, run: fn(&Check) -> Ended) -> impl Iterator<Item = (&'static Check, Ended)> {
+    let (tell, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for check in checks {
+            let outcome = catch_unwind(|| run(check));
+            let panicked = |_| (0.0, Err(anyhow::anyhow!("the check panicked; what it printed says where")));
+            drop(tell.send((check, outcome.unwrap_or_else(panicked))));
+        }
+    });
+    ended.into_iter()
+}
+
 /// The check, and how many seconds it took.
-fn timed((name, what, check): &Check) -> (f64, Result<()>) {
+fn timed((name, what, check): &Check) -> Ended {
     let start = Instant::now();
     eprintln!("interop {name}: {what}");
     let result = check();
@@ -381,7 +400,7 @@ fn timed((name, what, check): &Check) -> (f64, Result<()>) {
 }
 
 /// The same, for what the others leave of the cores.
-fn computed(check: &Check) -> (f64, Result<()>) {
+fn computed(check: &Check) -> Ended {
     // Of this thread, and of those that it begins.
     match rustix::process::setpriority_process(None, 19) {
         Ok(()) => timed(check),

@@ -1,13 +1,18 @@
 //! What checks of remote drivers ask a server of Drover with one remote task, job `far`.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{
-    cluster::Agent,
+    cluster::{Agent, program},
     docker_jobs::{none_lost_or_doubled, numbers},
 };
-use crate::local::{BOUND, kill, until};
+use crate::{
+    local::{BOUND, kill, until},
+    process::Run,
+};
 
 /// The record of the remote task; null when there is none.
 pub(super) fn record(server: &Agent) -> Result<Value> {
@@ -81,6 +86,18 @@ pub(super) fn managers_go(
     drop(nodes.remove(at));
     until_moved(server, &next, "kill -9")?;
     same("kill -9 of its node")
+}
+
+/// `drover demo` with a runtime that is there: each event leaves the instance as it is.
+pub(super) fn demo(runtime: &str, config: &Path, more: &[&str]) -> Result<()> {
+    let config = config.display().to_string();
+    let args = ["demo", "-with", runtime, "-config", &config].into_iter().chain(more.iter().copied());
+    let told = Run::new(program(), args).output()?;
+    for event in ["drain", "kill -9 of the manager", "no node, then a new one", "kill -9 of the driver plugin"] {
+        let held = told.lines().any(|line| line.starts_with(event) && line.contains(" yes "));
+        ensure!(held, "{event:?} did not hold: {told}");
+    }
+    Ok(())
 }
 
 /// The batch job `id` has ended like this, and its record goes with it.

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{
-    cluster::{Agent, Role, SHORT_LEASE, drover, program},
+    cluster::{Agent, Role, SHORT_LEASE, drover},
     job::Job,
     remote::{self, allocation, running},
     suite,
@@ -30,8 +30,8 @@ const WORK: &str = "while read -r pid job; do if [ -d /proc/$pid ] && ! grep -q 
     echo $$ $SLURM_JOB_ID >> @STARTS@; trap 'echo got-usr1' USR1; i=0; while true; do i=$((i+1)); echo line-$i; \
     sleep 0.05; done";
 
-/// The check.
-pub(crate) fn check() -> Result<()> {
+/// What a cluster needs of this machine.
+pub(crate) fn need() -> Result<()> {
     packages::need_root("Slurm's daemons need root")?;
     if !Path::new("/sys/fs/cgroup/pids").exists() && !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
         return Err(Skip::because("there are no cgroups in which the daemons could be found again").into());
@@ -39,6 +39,12 @@ pub(crate) fn check() -> Result<()> {
     if ["slurmctld", "slurmd", "sbatch", "munged"].iter().any(|program| packages::find(program).is_none()) {
         script(&["install"]).run_patiently()?;
     }
+    Ok(())
+}
+
+/// The check.
+pub(crate) fn check() -> Result<()> {
+    need()?;
     builds::build(&["drover-driver-slurm"])?;
     let plugin = target_dir().join("debug/drover-driver-slurm");
     let cluster = Cluster::start()?;
@@ -59,8 +65,8 @@ fn script(args: &[&str]) -> Run {
 }
 
 /// A running cluster of one compute node, which puts jobs back into the queue unless they say no.
-struct Cluster {
-    dir: PathBuf,
+pub(crate) struct Cluster {
+    pub(crate) dir: PathBuf,
 }
 
 impl Drop for Cluster {
@@ -70,7 +76,7 @@ impl Drop for Cluster {
 }
 
 impl Cluster {
-    fn start() -> Result<Self> {
+    pub(crate) fn start() -> Result<Self> {
         let cluster = Self { dir: std::env::temp_dir().join(format!("drover-slurm-{}", std::process::id())) };
         // An ended job is forgotten while the check runs.
         let start = script(&["start", &cluster.dir.display().to_string()]);
@@ -80,7 +86,7 @@ impl Cluster {
     }
 
     /// One of Slurm's commands.
-    fn slurm(&self, command: &str, args: &[&str]) -> Result<String> {
+    pub(crate) fn slurm(&self, command: &str, args: &[&str]) -> Result<String> {
         Run::new(command, args.iter().copied()).env("SLURM_CONF", self.dir.join("slurm.conf")).output()
     }
 
@@ -114,7 +120,7 @@ impl Cluster {
     }
 
     /// Number and state of each job that has not ended.
-    fn jobs(&self) -> Result<Vec<(String, String)>> {
+    pub(crate) fn jobs(&self) -> Result<Vec<(String, String)>> {
         let text = self.slurm("squeue", &["-h", "-o", "%i %T"])?;
         Ok(text.lines().filter_map(|line| line.split_once(' ')).map(|(id, state)| (id.into(), state.into())).collect())
     }
@@ -126,7 +132,7 @@ impl Cluster {
         Ok(jobs.remove(0).0)
     }
 
-    fn until_empty(&self) -> Result<()> {
+    pub(crate) fn until_empty(&self) -> Result<()> {
         until("no job that has not ended", BOUND, || Ok(self.jobs()?.is_empty().then_some(())))
     }
 
@@ -153,12 +159,7 @@ impl Cluster {
 
     /// The demo on this cluster leaves nothing there.
     fn demo(&self) -> Result<()> {
-        let config = self.dir.join("plugin.hcl").display().to_string();
-        let told = Run::new(program(), ["demo", "-with", "slurm", "-config", &config]).output()?;
-        for event in ["drain", "kill -9 of the manager", "no node, then a new one", "kill -9 of the driver plugin"] {
-            let held = told.lines().any(|line| line.starts_with(event) && line.contains(" yes "));
-            ensure!(held, "{event:?} did not hold: {told}");
-        }
+        remote::demo("slurm", &self.dir.join("plugin.hcl"), &[])?;
         ensure!(self.jobs()?.is_empty(), "it has left {:?}", self.jobs()?);
         Ok(())
     }

@@ -84,7 +84,18 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "drover driver doctor",
         "`cargo xtask interop kubernetes` runs it on a real API server",
     ),
-    ("guides/remote-tasks-on-kubernetes.md", "drover demo", "needs a Kubernetes; that of Slurm is run on a real one"),
+    ("guides/remote-tasks-on-kubernetes.md", "drover demo", "`cargo xtask interop kubernetes` runs it on a real one"),
+    ("guides/remote-tasks-on-kubernetes.md", "podman", "no registry of images is at hand"),
+    (
+        "guides/remote-tasks-on-kubernetes.md",
+        "kubectl -n drover",
+        "`cargo xtask interop kubernetes` makes the same secret and the first token",
+    ),
+    (
+        "guides/remote-tasks-on-kubernetes.md",
+        "drover tls",
+        "`cargo xtask interop kubernetes` makes the same certificates",
+    ),
     ("guides/remote-tasks-on-ecs.md", "cargo build", "the program is built with the tests"),
     ("guides/remote-tasks-on-ecs.md", "install", "`cargo xtask interop ecs` puts it into a directory of plugins"),
     (

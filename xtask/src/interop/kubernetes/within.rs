@@ -1,0 +1,179 @@
+//! Drover itself in the cluster: the manifest that operators get, with what this cluster has not replaced – names (there
+//! is no DNS), the address of the API (there is no Service), storage.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{Cluster, IMAGE, script};
+use crate::{
+    builds,
+    interop::cluster::program,
+    local::{BOUND, until},
+    process::Run,
+    workspace,
+};
+
+/// Namespace of the agents, and the image that the manifest names.
+const AGENTS: &str = "drover";
+const NAMED: &str = "registry.example/drover:0.1.0";
+const OURS: &str = "peer.test/drover:1";
+
+/// Two nodes in pods manage a pod; the manager's pod is deleted.
+pub(super) fn agents(cluster: &Cluster, plugin: &Path) -> Result<()> {
+    builds::build(&["drover"])?;
+    let tree = image(cluster, plugin)?;
+    script(&["load", &cluster.dir.display().to_string(), &tree.display().to_string(), OURS]).quiet().run()?;
+    fs::remove_dir_all(&tree)?;
+    let manifest = Manifest::of(cluster)?;
+    certificates(cluster)?;
+    storage(cluster)?;
+    // The nodes need the server's address.
+    manifest.apply(cluster, "192.0.2.1", 0)?;
+    let address = until("a ready server", 2 * BOUND, || {
+        let pod: Value = serde_json::from_str(&cluster.agents(&["get", "pod", "server-0", "-o", "json"])?)?;
+        let ready = pod["status"]["containerStatuses"][0]["ready"] == true;
+        Ok(pod["status"]["podIP"].as_str().filter(|_| ready).map(str::to_owned))
+    })?;
+    let first: Value = serde_json::from_str(&cluster.says("", &["acl", "bootstrap", "-json"])?)?;
+    let token = first["SecretID"].as_str().context("a token")?;
+    manifest.apply(cluster, &address, 2)?;
+    let nodes =
+        || -> Result<Vec<Value>> { Ok(serde_json::from_str(&cluster.says(token, &["node", "status", "-json"])?)?) };
+    until("two nodes with the driver", 2 * BOUND, || {
+        let fit = |node: &Value| node["Status"] == "ready" && node["Drivers"]["kubernetes"]["Healthy"] == true;
+        Ok((nodes()?.iter().filter(|node| fit(node)).count() == 2).then_some(()))
+    })?;
+    let job = format!(
+        "job \"within\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"kubernetes\"\n      config {{\n        \
+            image = {IMAGE:?}\n        command = \"/bin/sleep\"\n        args = [\"100000\"]\n        grace_period \
+            = \"1s\"\n      }}\n    }}\n  }}\n}}\n"
+    );
+    cluster.told(token, &["job", "run", "-detach", "-"], &job)?;
+    let record = || -> Result<Value> {
+        let told: Value = serde_json::from_str(&cluster.says(token, &["remote", "list", "-json"])?)?;
+        Ok(told[0].clone())
+    };
+    let managed = |not: &str| {
+        let record = record()?;
+        let runs = record["Observed"]["State"] == "Running";
+        let manager = record["ManagerName"].as_str().filter(|name| runs && !name.is_empty() && *name != not);
+        Ok(manager.map(str::to_owned))
+    };
+    let manager = until("a managed pod", 2 * BOUND, || managed(""))?;
+    let pod = cluster.one()?;
+    // A node is called as its pod is.
+    cluster.agents(&["delete", "pod", &manager, "--wait=false"])?;
+    until("another manager", 2 * BOUND, || managed(&manager))?;
+    ensure!(cluster.one()? == pod, "another pod or container after the manager's pod was deleted");
+    cluster.says(token, &["job", "stop", "-purge", "-detach", "within"])?;
+    cluster.until_empty()?;
+    until("no record", BOUND, || Ok(record()?.is_null().then_some(())))?;
+    cluster.kubectl(&["delete", "namespace", AGENTS, "--wait=false"]).map(drop)
+}
+
+/// A tree with the programs, as small as they get, and the libraries that debug builds need.
+fn image(cluster: &Cluster, plugin: &Path) -> Result<PathBuf> {
+    let tree = cluster.dir.join("image");
+    let programs = [(program(), "usr/local/bin/drover"), (plugin.to_owned(), "opt/drover/plugins/kubernetes")];
+    for (from, to) in programs {
+        let to = tree.join(to);
+        fs::create_dir_all(to.parent().context("a directory")?)?;
+        let libraries = Run::new("ldd", [&from]).output()?;
+        Run::new("strip", [Path::new("-o"), &to, &from]).run()?;
+        for path in libraries.lines().filter_map(|l| l.split_whitespace().find(|word| word.starts_with('/'))) {
+            let to = tree.join(path.trim_start_matches('/'));
+            fs::create_dir_all(to.parent().context("a directory")?)?;
+            fs::copy(path, to)?;
+        }
+    }
+    fs::create_dir_all(tree.join("tmp"))?;
+    Ok(tree)
+}
+
+struct Manifest(String);
+
+impl Manifest {
+    /// The one of the examples, for this cluster.
+    fn of(cluster: &Cluster) -> Result<Self> {
+        let text = fs::read_to_string(workspace::root().join("examples/kubernetes/drover.yaml"))?;
+        let config = fs::read_to_string(cluster.kubeconfig())?;
+        let api = config.split("https://").nth(1).and_then(|rest| rest.split('"').next()).context("an address")?;
+        let (host, port) = api.split_once(':').context("a port of the API")?;
+        let start = "          args: [agent, -config, /etc/drover/agents/node.hcl]\n";
+        let with = format!(
+            "{start}          env:\n            - {{name: KUBERNETES_SERVICE_HOST, value: {host:?}}}\n            - \
+                {{name: KUBERNETES_SERVICE_PORT, value: {port:?}}}\n"
+        );
+        ensure!(text.contains(start) && text.contains(NAMED), "the manifest is another one");
+        let text = text.replace(start, &with).replace(NAMED, &format!("{OURS}\n          imagePullPolicy: Never"));
+        Ok(Self(text))
+    }
+
+    fn apply(&self, cluster: &Cluster, server: &str, nodes: usize) -> Result<()> {
+        let text = self.0.replace("server.drover.svc", server).replace("replicas: 2", &format!("replicas: {nodes}"));
+        let file = cluster.dir.join("drover.yaml");
+        fs::write(&file, text)?;
+        cluster.kubectl(&["apply", "-f", &file.display().to_string()]).map(drop)
+    }
+}
+
+/// The secret of the guide.
+fn certificates(cluster: &Cluster) -> Result<()> {
+    let dir = cluster.dir.join("tls");
+    fs::create_dir_all(&dir)?;
+    for args in [vec!["ca", "create"], vec!["cert", "create", "-server"], vec!["cert", "create", "-client"]] {
+        Run::new(program(), ["tls"].into_iter().chain(args)).dir(&dir).quiet().output()?;
+    }
+    cluster.kubectl(&["create", "namespace", AGENTS])?;
+    let files = [
+        "nomad-agent-ca",
+        "global-server-nomad",
+        "global-server-nomad-key",
+        "global-client-nomad",
+        "global-client-nomad-key",
+    ]
+    .map(|name| format!("--from-file={}", dir.join(format!("{name}.pem")).display()));
+    let args = ["create", "secret", "generic", "drover-tls"].into_iter().chain(files.iter().map(String::as_str));
+    cluster.agents(&args.collect::<Vec<_>>()).map(drop)
+}
+
+/// A directory for the server's claim: this cluster makes none by itself.
+fn storage(cluster: &Cluster) -> Result<()> {
+    let dir = cluster.dir.join("storage");
+    fs::create_dir_all(&dir)?;
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777))?;
+    let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "server"}, "spec": {
+        "capacity": {"storage": "5Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": dir}}});
+    cluster.create(&["apply"], &volume)
+}
+
+impl Cluster {
+    /// `kubectl` in the namespace of the agents.
+    fn agents(&self, args: &[&str]) -> Result<String> {
+        self.kubectl(&["-n", AGENTS].into_iter().chain(args.iter().copied()).collect::<Vec<_>>())
+    }
+
+    /// The command line beside the server.
+    fn says(&self, token: &str, args: &[&str]) -> Result<String> {
+        self.told(token, args, "")
+    }
+
+    /// The same, with something to read.
+    fn told(&self, token: &str, args: &[&str], input: &str) -> Result<String> {
+        let config = format!("--kubeconfig={}", self.kubeconfig().display());
+        let token = format!("-token={token}");
+        let begin = [&*config, "-n", AGENTS, "exec", "-i", "server-0", "--", "drover"];
+        // The name of the command may have two words; options come behind.
+        let words = args.iter().take_while(|word| !word.starts_with('-')).count().min(2);
+        let (name, rest) = args.split_at(words);
+        let token = (token.len() > "-token=".len()).then_some(&*token);
+        let all = begin.into_iter().chain(name.iter().copied()).chain(token).chain(rest.iter().copied());
+        Run::new(&self.kubectl, all).input(input).output()
+    }
+}
