@@ -98,6 +98,21 @@ impl Feed {
         Self { owner: owner.to_owned(), state: Mutex::default(), doubtful: Mutex::default(), wake: Notify::new() }
     }
 
+    /// The watch does not show these pods any more: they are out of the selection or out of the store, and only the
+    /// store knows. What they said last holds no longer.
+    fn absent(&self, uids: impl IntoIterator<Item = String>) {
+        let uids: Vec<String> = uids.into_iter().collect();
+        {
+            let mut state = lock(&self.state);
+            for uid in &uids {
+                if let Some(entry) = state.watched.get_mut(uid) {
+                    entry.pod = None;
+                }
+            }
+        }
+        self.doubt(uids);
+    }
+
     fn doubt(&self, uids: impl IntoIterator<Item = String>) {
         lock(&self.doubtful).extend(uids);
         self.wake.notify_one();
@@ -173,7 +188,7 @@ impl Feed {
             state.complete = true;
             state.watched.keys().filter(|uid| !state.shown.contains(*uid)).cloned().collect()
         };
-        self.doubt(absent);
+        self.absent(absent);
         loop {
             let events = site.api.watch_pods(&selector(&self.owner), &version).await?;
             let mut events = std::pin::pin!(events);
@@ -191,8 +206,7 @@ impl Feed {
                 version = pod.metadata.resource_version.clone().unwrap_or(version);
                 match is_there {
                     true => self.changed(site, pod),
-                    // Out of the selection or out of the store: only the store knows.
-                    false => self.doubt(pod.metadata.uid),
+                    false => self.absent(pod.metadata.uid),
                 }
             }
             // The server ends a watch after its time: it goes on from there.

@@ -180,7 +180,7 @@ impl Site {
             handle.key.as_str(),
             format!(
                 "the pod {}/{} was removed although the driver held it, or the store was restored from a backup. \
-                    Whether its container runs is not known: look at its node, then `drover remote gone`",
+                    Whether its container runs is not known: look at its node, then `drover remote forget`",
                 handle.namespace, handle.name
             ),
         )

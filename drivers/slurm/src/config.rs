@@ -28,6 +28,9 @@ pub(crate) struct PluginConfig {
     /// How often running tasks are looked at; one `squeue` shows all of them.
     #[config(default = "2s")]
     pub(crate) poll_interval: Duration,
+    /// Submissions a second of this node; what waits is looked at in between.
+    #[config(default = 100.0)]
+    pub(crate) submissions_per_second: f64,
     /// How long a command may take.
     #[config(default = "30s")]
     pub(crate) command_timeout: Duration,
@@ -52,6 +55,12 @@ impl PluginConfig {
         }
         if self.poll_interval < Duration::from_millis(500) {
             return Err(Error::invalid("poll_interval must be at least 500ms: two calls a second are the limit"));
+        }
+        if !(0.1..=1000.0).contains(&self.submissions_per_second) {
+            return Err(Error::invalid(format!(
+                "submissions_per_second is {}; it may be 0.1 to 1000",
+                self.submissions_per_second
+            )));
         }
         if self.command_timeout.is_zero() || self.cpu_mhz == 0 {
             return Err(Error::invalid("command_timeout and cpu_mhz must be more than 0"));
@@ -121,6 +130,7 @@ mod tests {
             serde_json::json!({"poll_interval": "100ms"}),
             serde_json::json!({"cpu_mhz": 0}),
             serde_json::json!({"command_timeout": "0s"}),
+            serde_json::json!({"submissions_per_second": 0}),
         ] {
             assert!(read(wrong.clone()).check().is_err(), "{wrong}");
         }

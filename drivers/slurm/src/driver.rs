@@ -198,6 +198,11 @@ impl RemoteDriver for Driver {
         lock(&self.config).poll_interval
     }
 
+    fn observe_rate(&self) -> f64 {
+        // Looks need no limit: whoever asks, the queue is read at most twice a second.
+        lock(&self.config).submissions_per_second
+    }
+
     fn observe_batch(&self) -> usize {
         // One call of squeue shows all.
         10_000

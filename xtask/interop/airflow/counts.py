@@ -1,11 +1,11 @@
-"""Two workflows of one task each, a pod that counts; everything else is as the defaults are."""
+"""Three workflows of one task each, a pod that counts; everything else is as the defaults are."""
 import os
 from datetime import datetime, timezone
 
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from airflow.sdk import DAG
 
-for name in ("machine", "scheduler"):
+for name in ("machine", "scheduler", "group"):
     with DAG(name, schedule=None, catchup=False, start_date=datetime(2026, 1, 1, tzinfo=timezone.utc)) as dag:
         KubernetesPodOperator(
             task_id="far",

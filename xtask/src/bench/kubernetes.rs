@@ -1,5 +1,5 @@
-//! `cargo xtask bench kubernetes`: the driver `kubernetes` with the API server of a real cluster. One pod runs on a real
-//! kubelet; of the others only objects are there, and a loop here says what a kubelet would.
+//! `cargo xtask bench kubernetes`: the driver `kubernetes` with the API server of a real cluster. The first pods run
+//! on a real kubelet; of the others only objects are there, and a loop here says what a kubelet would.
 
 use std::{
     collections::BTreeMap,

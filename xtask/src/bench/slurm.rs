@@ -1,6 +1,7 @@
 //! `cargo xtask bench slurm`: the driver `slurm` with the daemons of a real Slurm, whose commands are counted.
 
 use std::{
+    collections::BTreeMap,
     fs,
     os::unix::fs::PermissionsExt as _,
     path::PathBuf,
@@ -77,8 +78,13 @@ impl Counted {
         Ok(Self { bin, calls })
     }
 
-    fn calls(&self) -> Result<usize> {
-        Ok(fs::read_to_string(&self.calls)?.lines().count())
+    /// How often each command was called.
+    fn calls(&self) -> Result<BTreeMap<String, usize>> {
+        let mut calls = BTreeMap::new();
+        for command in fs::read_to_string(&self.calls)?.lines() {
+            *calls.entry(command.to_owned()).or_default() += 1;
+        }
+        Ok(calls)
     }
 }
 
@@ -128,7 +134,10 @@ fn many(cluster: &Cluster, counted: &Counted) -> Result<Vec<Row>> {
     let (calm, calls, begun) = (cost(&node, nowhere), counted.calls()?, Instant::now());
     std::thread::sleep(PEACE);
     let (now, seconds) = (cost(&node, nowhere), begun.elapsed().as_secs_f64());
-    let polls = f((counted.calls()? - calls) as u64) / seconds;
+    let mut polls = counted.calls()?;
+    polls.iter_mut().for_each(|(command, n)| *n -= calls.get(command).copied().unwrap_or_default());
+    eprintln!("xtask: commands in peace: {polls:?}");
+    let polls = f(polls.values().sum::<usize>() as u64) / seconds;
     // A tick is 10 ms.
     let share = f(now.ticks.saturating_sub(calm.ticks)) / seconds;
     let each = (f(now.kib) - f(before.kib)) / f(many as u64);

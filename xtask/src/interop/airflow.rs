@@ -1,14 +1,16 @@
-//! Airflow and Drover beside each other: each manages a pod of the same real Kubernetes, each manager dies with SIGKILL,
+//! Airflow and Drover beside each other: each manages a pod of the same real Kubernetes, each manager dies by SIGKILL,
 //! and what becomes of the pod is seen. The figures are those of the README.
 
 use std::{
     fs,
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
 use super::{
@@ -32,7 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(900);
 /// A line a second, for as long as the pod lives.
 const COUNTER: &str = "i=0; while true; do i=$((i+1)); echo line-$i; sleep 1; done";
 /// The faults, which are workflows as well: each has a pod of its own.
-const FAULTS: [(&str, Fault); 2] = [("machine", Fault::Machine), ("scheduler", Fault::Scheduler)];
+const FAULTS: [(&str, Fault); 3] =
+    [("machine", Fault::Machine), ("scheduler", Fault::Scheduler), ("group", Fault::Group)];
 
 /// What happens to whoever manages a pod. Somebody starts it again at once.
 #[derive(Clone, Copy, PartialEq)]
@@ -41,6 +44,8 @@ enum Fault {
     Machine,
     /// SIGKILL for the process that one would call the manager; what it has started goes its own way.
     Scheduler,
+    /// SIGKILL for the process group of that process, as supervisors send it.
+    Group,
 }
 
 /// The comparison.
@@ -104,7 +109,8 @@ fn dies_here(server: &Agent, nodes: &mut [Agent], fault: Fault) -> Result<Durati
     let manager = remote::manager(server)?;
     let node = nodes.iter_mut().find(|node| node.name() == manager).context("a node of ours")?;
     node.crash()?;
-    if fault == Fault::Machine {
+    // All that a node has started are in its group, but for executors: there are none of remote tasks.
+    if fault != Fault::Scheduler {
         end_all(node.dir())?;
     }
     let begun = Instant::now();
@@ -189,7 +195,7 @@ impl Airflow {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.dir.join(format!("{part}.log")))?;
         let mut command = Command::new(&self.python);
         command.args(["-m", "airflow", part]).current_dir(&home).env("AIRFLOW_PART", &home);
-        command.envs(self.settings()).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command.process_group(0).envs(self.settings()).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         self.children.push(command.spawn().with_context(|| format!("could not start Airflow's {part}"))?);
         Ok(())
     }
@@ -199,6 +205,10 @@ impl Airflow {
         match fault {
             Fault::Machine => end_all(&self.dir.join("scheduler"))?,
             Fault::Scheduler => self.children.last_mut().context("a scheduler")?.kill()?,
+            Fault::Group => {
+                let leader = Pid::from_child(self.children.last().context("a scheduler")?);
+                kill_process_group(leader, Signal::KILL)?;
+            }
         }
         self.begin("scheduler")
     }

@@ -465,6 +465,11 @@ impl Api {
         self.changed.notify_waiters();
     }
 
+    /// Watches look again.
+    pub(crate) fn change_nothing(&self) {
+        self.changed.notify_waiters();
+    }
+
     pub(crate) fn say(&self, method: Method, path: &'static str, said: Said, after: bool, times: usize) {
         self.store().faults.push(Fault { method, path, said, after, times });
     }

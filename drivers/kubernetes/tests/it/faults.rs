@@ -121,7 +121,7 @@ async fn a_pod_that_vanished_is_unknown_unless_its_end_was_seen() {
     api.store().pods.clear();
     let seen = look(&driver, &made.handle).await;
     assert_eq!(seen.state, InstanceState::Unknown);
-    assert!(seen.reason.contains("remote gone"), "{}", seen.reason);
+    assert!(seen.reason.contains("remote forget"), "{}", seen.reason);
     assert!(matches!(driver.acknowledge(&made.handle, 1).await, Err(RemoteError::CouldNotAsk(_))));
     // The same name with another UID is another instance.
     let mut other = running.clone();

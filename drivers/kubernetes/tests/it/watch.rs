@@ -121,3 +121,26 @@ async fn deleted_is_no_end_and_silence_is_unknown_until_it_is_over() {
     api.come().await;
     other.until(InstanceState::Running).await;
 }
+
+#[tokio::test]
+async fn what_a_pod_said_does_not_outlive_it() {
+    let api = Api::start().await;
+    let driver = Arc::new(api.manager().await);
+    let made = driver.ensure(ensure("k", 1)).await.expect("made");
+    api.runs("drover-k");
+    let mut watch = Watch::of(&driver, vec![made.handle]);
+    watch.until(InstanceState::Running).await;
+    testkit::eventually("a watch", || calls(&api, "watch=true") == 1).await;
+    // By force, and let go: first its deletion is ordered, then it is away while its container may run.
+    api.change("drover-k", |pod| pod["metadata"]["deletionTimestamp"] = json!("2999-01-01T00:00:00Z"));
+    {
+        let mut store = api.store();
+        let pod = store.pods["drover-k"].clone();
+        store.put("DELETED", pod);
+    }
+    api.change_nothing();
+    watch.until(InstanceState::Unknown).await;
+    // The pulse looks every second at what time alone changes.
+    let again = tokio::time::timeout(Duration::from_secs(4), watch.until(InstanceState::Running)).await;
+    assert!(again.is_err(), "a pod that is away is seen running: {again:?}");
+}

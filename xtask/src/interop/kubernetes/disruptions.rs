@@ -52,7 +52,7 @@ fn until_silent(server: &Agent) -> Result<()> {
 /// What takes a pod away says so in the end of its task.
 pub(super) fn taken_away(server: &Agent, cluster: &Cluster) -> Result<()> {
     let begin = |id: &str| -> Result<String> {
-        server.submit(&counter(id).once().body())?;
+        server.submit(&counter(id, "batch").once().body())?;
         until("a pod", BOUND, || running(server))?;
         cluster.name()
     };
@@ -66,10 +66,10 @@ pub(super) fn taken_away(server: &Agent, cluster: &Cluster) -> Result<()> {
     let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "first"},
         "value": 1_000_000});
     cluster.create(&["apply"], &class)?;
-    // With ours it does not fit.
+    // With ours, which asks for a little, it does not fit.
     let nodes: Value = serde_json::from_str(&cluster.kubectl(&["get", "nodes", "-o", "json"])?)?;
     let cores = nodes["items"][0]["status"]["allocatable"]["cpu"].as_str().and_then(|cpu| cpu.parse::<u64>().ok());
-    let asked = format!("{}m", cores.context("whole processors of the node")? * 1000 - 50);
+    let asked = format!("{}m", cores.context("whole processors of the node")? * 1000);
     let first = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "first", "namespace": "default"},
         "spec": {"priorityClassName": "first", "terminationGracePeriodSeconds": 1, "containers": [{"name": "c",
             "image": IMAGE, "resources": {"requests": {"cpu": asked}}}]}});
@@ -82,7 +82,7 @@ pub(super) fn taken_away(server: &Agent, cluster: &Cluster) -> Result<()> {
 /// A pod that is deleted by force while its node is cut off: the API has forgotten it, and its container may run. That
 /// is the one case in which only a person can say, and nothing is replaced until then.
 pub(super) fn forced(server: &Agent, cluster: &Cluster) -> Result<()> {
-    server.submit(&counter("forced").undeployed().body())?;
+    server.submit(&counter("forced", "service").undeployed().body())?;
     until("a pod", BOUND, || running(server))?;
     let (name, pod) = (cluster.name()?, cluster.one()?);
     cluster.kill("n1.kubelet")?;
@@ -99,7 +99,7 @@ pub(super) fn forced(server: &Agent, cluster: &Cluster) -> Result<()> {
     cluster.again("n1.kubelet")?;
     until("the end of the container", 2 * BOUND, || Ok((!cluster.has_container(&pod.1)?).then_some(())))?;
     let slot = record(server)?["SlotName"].as_str().context("a slot")?.to_owned();
-    drover(&server.address(), &["remote", "gone", &slot])?;
+    drover(&server.address(), &["remote", "forget", &slot])?;
     until("an instance that replaces it", 2 * BOUND, || running(server))?;
     ensure!(cluster.one()?.0 != pod.0, "the removed pod is back");
     server.delete("/v1/job/forced")?;
@@ -108,9 +108,9 @@ pub(super) fn forced(server: &Agent, cluster: &Cluster) -> Result<()> {
 }
 
 /// A job that counts, and ends only by SIGKILL.
-fn counter(id: &str) -> Job {
+fn counter(id: &str, kind: &str) -> Job {
     let config = json!({"image": IMAGE, "command": "/bin/sh", "args": ["-c", COUNTER], "grace_period": "1s"});
-    Job::new(id, "batch", "kubernetes", config)
+    Job::new(id, kind, "kubernetes", config)
 }
 
 impl Cluster {

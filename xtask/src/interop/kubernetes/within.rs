@@ -1,5 +1,5 @@
-//! Drover itself in the cluster: the manifest that operators get, with what this cluster has not replaced – names (there
-//! is no DNS), the address of the API (there is no Service), storage.
+//! Drover itself in the cluster: the manifest that operators get, with what this cluster does not have replaced: names
+//! (there is no DNS), the address of the API (there is no Service), storage.
 
 use std::{
     fs,
@@ -23,6 +23,23 @@ use crate::{
 const AGENTS: &str = "drover";
 const NAMED: &str = "registry.example/drover:0.1.0";
 const OURS: &str = "peer.test/drover:1";
+
+/// A pod that waits for its end.
+const JOB: &str = r#"
+job "within" {
+  group "g" {
+    task "t" {
+      driver = "kubernetes"
+      config {
+        image        = "IMAGE"
+        command      = "/bin/sleep"
+        args         = ["100000"]
+        grace_period = "1s"
+      }
+    }
+  }
+}
+"#;
 
 /// Two nodes in pods manage a pod; the manager's pod is deleted.
 pub(super) fn agents(cluster: &Cluster, plugin: &Path) -> Result<()> {
@@ -49,11 +66,7 @@ pub(super) fn agents(cluster: &Cluster, plugin: &Path) -> Result<()> {
         let fit = |node: &Value| node["Status"] == "ready" && node["Drivers"]["kubernetes"]["Healthy"] == true;
         Ok((nodes()?.iter().filter(|node| fit(node)).count() == 2).then_some(()))
     })?;
-    let job = format!(
-        "job \"within\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"kubernetes\"\n      config {{\n        \
-            image = {IMAGE:?}\n        command = \"/bin/sleep\"\n        args = [\"100000\"]\n        grace_period \
-            = \"1s\"\n      }}\n    }}\n  }}\n}}\n"
-    );
+    let job = JOB.replace("IMAGE", IMAGE);
     cluster.told(token, &["job", "run", "-detach", "-"], &job)?;
     let record = || -> Result<Value> {
         let told: Value = serde_json::from_str(&cluster.says(token, &["remote", "list", "-json"])?)?;
@@ -130,7 +143,8 @@ fn certificates(cluster: &Cluster) -> Result<()> {
     for args in [vec!["ca", "create"], vec!["cert", "create", "-server"], vec!["cert", "create", "-client"]] {
         Run::new(program(), ["tls"].into_iter().chain(args)).dir(&dir).quiet().output()?;
     }
-    cluster.kubectl(&["create", "namespace", AGENTS])?;
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": AGENTS}});
+    cluster.create(&["apply"], &namespace)?;
     let files = [
         "nomad-agent-ca",
         "global-server-nomad",
