@@ -29,6 +29,8 @@ struct Watched {
     handle: HandleV1,
     listeners: Vec<(u64, mpsc::UnboundedSender<Observation>)>,
     last: Option<Observation>,
+    /// When the watch has last told of it, in its events.
+    told: u64,
     /// The pod while time alone may change what it says.
     pod: Option<Box<Pod>>,
 }
@@ -41,6 +43,8 @@ struct State {
     shown: HashSet<String>,
     /// The listing before the watch is complete.
     complete: bool,
+    /// Pods that the watch has told of, ever.
+    events: u64,
     listeners: u64,
 }
 
@@ -132,6 +136,7 @@ impl Feed {
                     handle,
                     listeners: Vec::new(),
                     last: None,
+                    told: 0,
                     pod: None,
                 });
                 if let Some(last) = &entry.last {
@@ -169,7 +174,10 @@ impl Feed {
         }
         let Some(marks) = Marks::of(&pod).filter(|marks| marks.owner == self.owner) else { return };
         let seen = site.see(&pod, &marks);
+        state.events += 1;
+        let events = state.events;
         if let Some(entry) = state.watched.get_mut(&uid) {
+            entry.told = events;
             entry.pod = pod.metadata.deletion_timestamp.is_some().then(|| Box::new(pod));
         }
         state.tell(&uid, seen);
@@ -217,9 +225,10 @@ impl Feed {
     async fn settle(&self, site: &Site) {
         loop {
             let doubtful: Vec<String> = lock(&self.doubtful).drain().collect();
-            let handles: Vec<HandleV1> = {
+            let (handles, asked): (Vec<HandleV1>, u64) = {
                 let state = lock(&self.state);
-                doubtful.iter().filter_map(|uid| Some(state.watched.get(uid)?.handle.clone())).collect()
+                let handles = doubtful.iter().filter_map(|uid| Some(state.watched.get(uid)?.handle.clone()));
+                (handles.collect(), state.events)
             };
             if handles.is_empty() {
                 self.wake.notified().await;
@@ -232,6 +241,10 @@ impl Feed {
             {
                 let mut state = lock(&self.state);
                 for (handle, seen) in handles.iter().zip(seen) {
+                    // The watch has told of it meanwhile, and goes on from there: the answer is older.
+                    if state.watched.get(&handle.uid).is_some_and(|entry| entry.told > asked) {
+                        continue;
+                    }
                     if seen.state == InstanceState::Unknown && seen.provider_id.is_empty() {
                         again.push(handle.uid.clone());
                     }

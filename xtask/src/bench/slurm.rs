@@ -14,12 +14,13 @@ use serde_json::json;
 use super::{
     agent::Kind,
     measure::f,
-    remote::{cost, job},
+    remote::cost,
     table::{self, Row},
 };
 use crate::{
     interop::{
         cluster::{Agent, Role},
+        job::Job,
         slurm::{self, Cluster},
     },
     local::{target_dir, until},
@@ -122,7 +123,10 @@ fn many(cluster: &Cluster, counted: &Counted) -> Result<Vec<Row>> {
     let nowhere = std::path::Path::new("/nowhere");
     let before = cost(&node, nowhere);
     let asked = Instant::now();
-    server.submit(&job("many", many, "slurm", &json!({"command": "/bin/sleep", "args": ["1000"]})))?;
+    // With less memory the shell of the batch script ends it, and another one is submitted.
+    let config = json!({"command": "/bin/sleep", "args": ["1000"]});
+    let resources = json!({"Resources": {"CPU": 1, "MemoryMB": 100}});
+    server.submit(&Job::new("many", "service", "slurm", config).count(many).undeployed().task(resources).body())?;
     until("jobs at the controller", SUBMITTED, || {
         let submitted = cluster.jobs()?.len();
         ensure!(submitted <= many, "{submitted} jobs for {many} tasks");

@@ -23,6 +23,8 @@ pub(crate) enum Said {
     Truncated,
     /// No answer at all.
     Silence,
+    /// The answer of this moment, two seconds later.
+    Late,
     /// The request takes effect twice, as behind a proxy that repeats it.
     Doubled,
 }
@@ -387,6 +389,10 @@ async fn serve(Shared((api, changed)): Shared<Both>, method: Method, uri: Uri, b
     changed.notify_waiters();
     match said {
         None | Some(Said::Doubled) => written(own.0, own.1.to_string()),
+        Some(Said::Late) => {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            written(own.0, own.1.to_string())
+        }
         Some(Said::Status(code, reason, message)) => written(code, failure(code, reason, message, "").1.to_string()),
         Some(Said::Text(code, text)) => written(code, text.to_owned()),
         Some(Said::Truncated) => {

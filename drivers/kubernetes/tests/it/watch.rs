@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::Method;
 use driver_sdk::{InstanceState, Observation, RemoteDriver as _, RemoteHandle};
 use kubernetes::Driver;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::fake::{Api, ensure};
+use crate::fake::{Api, Said, ensure};
 
 /// A watch of one pod.
 struct Watch {
@@ -143,4 +144,27 @@ async fn what_a_pod_said_does_not_outlive_it() {
     // The pulse looks every second at what time alone changes.
     let again = tokio::time::timeout(Duration::from_secs(4), watch.until(InstanceState::Running)).await;
     assert!(again.is_err(), "a pod that is away is seen running: {again:?}");
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_late_does_not_replace_what_the_watch_has_told() {
+    let api = Api::start().await;
+    // Its answers need longer than its limit otherwise allows.
+    let mut options = api.options();
+    options["request_timeout"] = json!("10s");
+    let driver = Arc::new(api.manager_with(options).await.expect("configured"));
+    let first = driver.ensure(ensure("first", 1)).await.expect("made");
+    let mut other = Watch::of(&driver, vec![first.handle]);
+    other.until(InstanceState::Creating).await;
+    testkit::eventually("a watch", || calls(&api, "watch=true") == 1).await;
+    let made = driver.ensure(ensure("k", 1)).await.expect("made");
+    // Whoever is asked for first is looked at in the store; meanwhile its pod begins to run.
+    api.say(Method::GET, "/pods/drover-k", Said::Late, true, 1);
+    let before = calls(&api, "/pods/drover-k");
+    let mut watch = Watch::of(&driver, vec![made.handle]);
+    testkit::eventually("a look", || calls(&api, "/pods/drover-k") > before).await;
+    api.runs("drover-k");
+    watch.until(InstanceState::Running).await;
+    let older = tokio::time::timeout(Duration::from_secs(4), watch.until(InstanceState::Creating)).await;
+    assert!(older.is_err(), "the pod runs, and is said to be made: {older:?}");
 }
