@@ -17,6 +17,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::{
+    DRIVERS,
     agent::Kind,
     measure::{f, ms},
     remote::{cost, drain, job, managed, until_managed},
@@ -51,7 +52,7 @@ const LINES: usize = 60;
 pub(crate) fn run() -> Result<()> {
     kubernetes::need()?;
     let programs = kubernetes::programs()?;
-    Run::new("cargo", ["build", "--release", "-p", "cli", "-p", "kubernetes"]).dir(workspace::root()).run()?;
+    Run::new("cargo", DRIVERS).dir(workspace::root()).run()?;
     let cluster = Cluster::start(&programs)?;
     let api = Api::start(&cluster)?;
     let mut fleet = Fleet::start()?;

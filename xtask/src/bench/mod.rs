@@ -25,6 +25,10 @@ use anyhow::{Result, bail};
 use self::{agent::Kind, table::Row};
 use crate::{process::Run, workspace};
 
+/// Builds the agent and the drivers of clusters, always together: with other packages beside, dependencies have other
+/// features, and all is built anew.
+const DRIVERS: [&str; 8] = ["build", "--release", "-p", "cli", "-p", "kubernetes", "-p", "slurm"];
+
 /// One bench: its name and what it measures on a kind of agent.
 type Bench = (&'static str, fn(Kind) -> Result<Vec<Row>>);
 

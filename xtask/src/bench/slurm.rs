@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::{
+    DRIVERS,
     agent::Kind,
     measure::f,
     remote::cost,
@@ -46,7 +47,7 @@ const COMMANDS: &[&str] = &["sbatch", "squeue", "scancel", "scontrol", "sinfo", 
 /// Measures, and prints the table.
 pub(crate) fn run() -> Result<()> {
     slurm::need()?;
-    Run::new("cargo", ["build", "--release", "-p", "cli", "-p", "slurm"]).dir(workspace::root()).run()?;
+    Run::new("cargo", DRIVERS).dir(workspace::root()).run()?;
     let cluster = Cluster::start()?;
     let counted = Counted::of(&cluster)?;
     let alone = alone(&cluster)?;
