@@ -118,8 +118,8 @@ SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU=16
 SlurmdParameters=config_overrides
 SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,bf_interval=1
-# Jobs get the login environment of their user. That takes longer than the 2 s of the default where a machine is busy, and
-# such a job fails.
+# Jobs get the login environment of their user. Where a machine is busy that takes longer than the 2 s of the
+# default, and such a job fails.
 GetEnvTimeout=60
 SlurmdTimeout=${SLURMD_TIMEOUT:-10}
 SlurmctldTimeout=10
