@@ -287,6 +287,7 @@ const CHECKS: &[Check] = &[
 
 /// Checks that run when they are named only, and why: whoever runs all is told so.
 const BY_NAME: &[(&str, &str)] = &[
+    ("kubernetes", "its cluster takes ten minutes to build, and then what checks beside it would need of the cores"),
     ("airflow", "it compares, and waits for some minutes until Airflow has noticed the loss"),
     ("terraform", "no registry serves the provider, so TERRAFORM_PROVIDER_SOURCE has to name a checkout of it"),
 ];
@@ -296,7 +297,7 @@ const COMPUTES: &str = "model";
 
 /// The checks that wait for daemons of their own nearly all the time, and share nothing with others: they run beside
 /// them, too, one after the other.
-const WAIT: &[&str] = &["slurm", "kubernetes"];
+const WAIT: &[&str] = &["slurm"];
 
 /// Runs the checks of these names, or all.
 pub(crate) fn run(names: &[&str]) -> Result<()> {
