@@ -116,8 +116,9 @@ async fn rights(api: &Api) -> Vec<Finding> {
 async fn statistics(api: &Api) -> Finding {
     let what = "statistics";
     if let Err(why) = api.has_metrics().await {
-        let remedy = "install metrics-server, or do without `drover alloc status -stats` of these tasks";
-        return Finding::warning(what, format!("the cluster has no metrics API: {}", told(why)), remedy);
+        let remedy =
+            "install metrics-server, see whether it runs, or do without `drover alloc status -stats` of these tasks";
+        return Finding::warning(what, format!("the metrics API does not answer: {}", told(why)), remedy);
     }
     match api.may("get", "pods.metrics.k8s.io").await {
         Ok(true) => Finding::pass(what, "the metrics API"),

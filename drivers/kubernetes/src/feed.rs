@@ -29,7 +29,7 @@ struct Watched {
     handle: HandleV1,
     listeners: Vec<(u64, mpsc::UnboundedSender<Observation>)>,
     last: Option<Observation>,
-    /// When the watch has last told of it, in its events.
+    /// [`State::events`] when the watch has last told of it.
     told: u64,
     /// The pod while time alone may change what it says.
     pod: Option<Box<Pod>>,
@@ -43,7 +43,7 @@ struct State {
     shown: HashSet<String>,
     /// The listing before the watch is complete.
     complete: bool,
-    /// Pods that the watch has told of, ever.
+    /// How often the watch has told of a pod that somebody watches.
     events: u64,
     listeners: u64,
 }

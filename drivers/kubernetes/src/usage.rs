@@ -66,7 +66,7 @@ fn quantity(text: &str) -> Option<f64> {
     ];
     let suffix = SUFFIXES.iter().find_map(|(suffix, factor)| Some((text.strip_suffix(suffix)?, factor)));
     let (number, factor) = suffix.unwrap_or((text, &1.0));
-    // What a number is here is more than what Kubernetes writes; words as "inf" are not.
+    // Rust also reads words such as "inf" as numbers.
     let digits = number.starts_with(|first: char| first.is_ascii_digit() || "+.".contains(first));
     let value = number.parse::<f64>().ok().filter(|value| digits && value.is_finite())?;
     Some(value * factor)

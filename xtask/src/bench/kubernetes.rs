@@ -20,7 +20,7 @@ use super::{
     DRIVERS,
     agent::Kind,
     measure::{f, ms},
-    remote::{cost, drain, job, managed, until_managed},
+    remote::{BOUND, CREATED, MANY, PEACE, SETTLED, cost, drain, job, managed, until_managed},
     table::{self, Row},
 };
 use crate::{
@@ -33,14 +33,6 @@ use crate::{
     workspace,
 };
 
-const BOUND: Duration = Duration::from_secs(120);
-/// What ten thousand creates at this API server may take.
-const CREATED: Duration = Duration::from_secs(2400);
-/// Pods that are observed; `DROVER_BENCH_PODS` is another number.
-const MANY: usize = 10_000;
-/// How long what a start has left settles, and how long what many cost in peace is watched.
-const SETTLED: Duration = Duration::from_secs(30);
-const PEACE: Duration = Duration::from_secs(60);
 /// The node of pods that are only objects.
 const NOWHERE: &str = "nowhere";
 /// Starts that are measured.
@@ -227,7 +219,8 @@ fn lag(output: impl std::io::Read) -> Result<Vec<f64>> {
     Ok(all)
 }
 
-/// Hand-overs of one and of five hundred, and what many cost in peace.
+/// Hand-overs of one and of five hundred, and what many cost in peace. `DROVER_BENCH_PODS` is another number than ten
+/// thousand.
 fn many(fleet: &mut Fleet, cluster: &Cluster) -> Result<Vec<Row>> {
     let many = std::env::var("DROVER_BENCH_PODS").ok().and_then(|n| n.parse().ok()).unwrap_or(MANY);
     let mut rows = Vec::new();
@@ -257,16 +250,15 @@ fn many(fleet: &mut Fleet, cluster: &Cluster) -> Result<Vec<Row>> {
     until_managed(&fleet.server, 500, &name, BOUND)?;
     drop(away);
     std::thread::sleep(SETTLED);
-    let nowhere = std::path::Path::new("/nowhere");
-    let before = cost(&fleet.nodes[0], nowhere);
+    let before = cost(&fleet.nodes[0], None);
     let asked = Instant::now();
     fleet.submit("many", many - 500, "")?;
     until_managed(&fleet.server, many, "", CREATED)?;
     let created = asked.elapsed().as_secs_f64();
     std::thread::sleep(SETTLED);
-    let (calm, begun) = (cost(&fleet.nodes[0], nowhere), Instant::now());
+    let (calm, begun) = (cost(&fleet.nodes[0], None), Instant::now());
     std::thread::sleep(PEACE);
-    let now = cost(&fleet.nodes[0], nowhere);
+    let now = cost(&fleet.nodes[0], None);
     // A tick is 10 ms.
     let share = f(now.ticks.saturating_sub(calm.ticks)) / begun.elapsed().as_secs_f64();
     let each = (f(now.kib) - f(before.kib)) / f((many - 500) as u64);

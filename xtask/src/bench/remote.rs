@@ -29,15 +29,15 @@ use crate::{
     local::{self, until},
 };
 
-const BOUND: Duration = Duration::from_secs(120);
+pub(super) const BOUND: Duration = Duration::from_secs(120);
 /// Creating ten thousand at the five calls in a second that each plugin allows itself takes its time; that is not what
 /// is measured.
-const CREATED: Duration = Duration::from_secs(2400);
-const MANY: usize = 10_000;
+pub(super) const CREATED: Duration = Duration::from_secs(2400);
+pub(super) const MANY: usize = 10_000;
 /// Calls per second that the provider takes while many are managed.
 const BUDGET: u32 = 20;
 /// How long what many cost in peace is watched.
-const PEACE: Duration = Duration::from_secs(60);
+pub(super) const PEACE: Duration = Duration::from_secs(60);
 
 /// A server and nodes that reach one provider.
 struct Fleet {
@@ -266,12 +266,12 @@ pub(super) struct Cost {
     processes: usize,
 }
 
-/// Without those that live in `dir`.
-pub(super) fn cost(agent: &Agent, dir: &Path) -> Cost {
+/// Without those that live in `beside`.
+pub(super) fn cost(agent: &Agent, beside: Option<&Path>) -> Cost {
     let all: Vec<u32> = agent
         .processes()
         .into_iter()
-        .filter(|(_, c)| !c.contains(&*dir.to_string_lossy()))
+        .filter(|(_, c)| !beside.is_some_and(|dir| c.contains(&*dir.to_string_lossy())))
         .map(|(pid, _)| pid)
         .collect();
     Cost {
@@ -284,7 +284,7 @@ pub(super) fn cost(agent: &Agent, dir: &Path) -> Cost {
 /// Tasks before those that are measured.
 const FIRST: usize = 60;
 /// How long what a start or an end has left settles.
-const SETTLED: Duration = Duration::from_secs(30);
+pub(super) const SETTLED: Duration = Duration::from_secs(30);
 
 /// Three managers of many tasks at a provider with a budget; one of them is lost. `DROVER_BENCH_REMOTE` is another
 /// number than ten thousand.
@@ -305,7 +305,8 @@ pub(crate) fn scale(kind: Kind) -> Result<Vec<Row>> {
     fleet.server.until_no_record()?;
     std::thread::sleep(SETTLED);
     let costs = |fleet: &Fleet| -> (Cost, Vec<Cost>) {
-        (cost(&fleet.server, &fleet.dir), fleet.nodes.iter().map(|node| cost(node, &fleet.dir)).collect())
+        let of = |agent| cost(agent, Some(&fleet.dir));
+        (of(&fleet.server), fleet.nodes.iter().map(of).collect())
     };
     let before = costs(&fleet);
     let asked = Instant::now();

@@ -15,7 +15,7 @@ use super::{
     DRIVERS,
     agent::Kind,
     measure::f,
-    remote::cost,
+    remote::{PEACE, SETTLED, cost},
     table::{self, Row},
 };
 use crate::{
@@ -38,9 +38,6 @@ const MANY: usize = 1_000;
 const ALONE: usize = 200;
 /// Submissions at once without Drover.
 const AT_ONCE: usize = 4;
-/// How long what a start has left settles, and how long what many cost in peace is watched.
-const SETTLED: Duration = Duration::from_secs(20);
-const PEACE: Duration = Duration::from_secs(60);
 /// The commands that the driver uses.
 const COMMANDS: &[&str] = &["sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun", "sstat", "sacct"];
 
@@ -121,8 +118,7 @@ fn many(cluster: &Cluster, counted: &Counted) -> Result<Vec<Row>> {
     let role = Role::Node(&server);
     let node = Agent::start_build(Kind::drover().program(), "bench-n1", role, &plugins, &more)?;
     server.until_healthy(&["slurm"], 1)?;
-    let nowhere = std::path::Path::new("/nowhere");
-    let before = cost(&node, nowhere);
+    let before = cost(&node, None);
     let asked = Instant::now();
     // With less memory the shell of the batch script ends it, and another one is submitted.
     let config = json!({"command": "/bin/sleep", "args": ["1000"]});
@@ -136,9 +132,9 @@ fn many(cluster: &Cluster, counted: &Counted) -> Result<Vec<Row>> {
     })?;
     let rate = f(many as u64) / asked.elapsed().as_secs_f64();
     std::thread::sleep(SETTLED);
-    let (calm, calls, begun) = (cost(&node, nowhere), counted.calls()?, Instant::now());
+    let (calm, calls, begun) = (cost(&node, None), counted.calls()?, Instant::now());
     std::thread::sleep(PEACE);
-    let (now, seconds) = (cost(&node, nowhere), begun.elapsed().as_secs_f64());
+    let (now, seconds) = (cost(&node, None), begun.elapsed().as_secs_f64());
     let mut polls = counted.calls()?;
     polls.iter_mut().for_each(|(command, n)| *n -= calls.get(command).copied().unwrap_or_default());
     eprintln!("xtask: commands in peace: {polls:?}");

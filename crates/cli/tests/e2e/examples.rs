@@ -1,10 +1,10 @@
 //! Every example runs, as its comments say.
 
-use std::fs;
+use std::{fs, process::Command};
 
 use serde_json::{Value, json};
 
-use crate::agent::{Agent, example, until};
+use crate::agent::{Agent, drover, example, until};
 
 /// `drover job run` follows the work until it is healthy: its exit code is the proof.
 fn run(agent: &Agent, file: &str) -> String {
@@ -150,5 +150,32 @@ fn agent_examples_start() {
             let told = |n: &Value| n["Drivers"]["raw_exec"]["Healthy"] == local && n["Drivers"]["exec"].is_object();
             nodes.as_array()?.iter().find(|n| n["Name"] == file && n["Status"] == "ready" && told(n)).map(drop)
         });
+    }
+}
+
+/// A file of the manifest's ConfigMap, without its indentation.
+fn of_manifest(manifest: &str, file: &str) -> String {
+    let begin = format!("  {file}: |\n");
+    let (_, rest) = manifest.split_once(&begin).expect("the file");
+    let lines = rest.lines().take_while(|line| line.is_empty() || line.starts_with("    "));
+    lines.map(|line| format!("{}\n", line.get(4..).unwrap_or_default())).collect()
+}
+
+#[test]
+fn the_agents_of_the_manifest_have_valid_configurations() {
+    let manifest = fs::read_to_string(example("kubernetes/drover.yaml")).expect("the example");
+    let dir = tempfile::tempdir().expect("a directory");
+    // The secret of the guide.
+    for args in [&["ca", "create"][..], &["cert", "create", "-server"], &["cert", "create", "-client"]] {
+        let made = Command::new(drover()).arg("tls").args(args).current_dir(&dir).output().expect("runs");
+        assert!(made.status.success(), "{args:?}: {}", String::from_utf8_lossy(&made.stderr));
+    }
+    for (role, file) in [("server", "server.hcl"), ("client", "node.hcl")] {
+        let text = of_manifest(&manifest, file).replace("/etc/drover/tls", &dir.path().display().to_string());
+        assert!(text.contains(&format!("global-{role}-nomad-key.pem")), "{text}");
+        let path = dir.path().join(file);
+        fs::write(&path, text).expect("written");
+        let told = Command::new(drover()).args(["config", "validate"]).arg(&path).output().expect("runs");
+        assert!(told.status.success(), "{file}: {}", String::from_utf8_lossy(&told.stderr));
     }
 }
