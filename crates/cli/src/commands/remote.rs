@@ -180,6 +180,13 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             let task = one_slot(&conn, &slot).await?;
             conn.ask(call::remote_gone(&task.slot)).await?;
             output::line(&format!("Slot {} counts as without an instance, as you declared", task.slot));
+            if task.seen() {
+                output::line(&format!(
+                    "What follows waits until the provider answers that it has no such instance. If it never can: \
+                        drover remote forget {}",
+                    task.slot
+                ));
+            }
             Ok(ExitCode::SUCCESS)
         }
         Command::Forget { api, what } => {
@@ -478,11 +485,27 @@ pub(crate) fn summary(t: &RemoteTaskView, shape: &Shape) -> Vec<(&'static str, S
         ("Address", t.address.to_string()),
         ("Guarantee", format!("{}: {}", guarantee.level, guarantee.reason)),
     ];
+    if let Some(why) = waits(t) {
+        let at = pairs.iter().position(|(name, _)| *name == "Started").unwrap_or(pairs.len());
+        pairs.insert(at, ("Waits For", why));
+    }
     let spent = t.restart_charges.iter().map(|charge| format!("{} {}", when::stamp(charge.time), charge.cause));
     let at = pairs.iter().position(|(name, _)| *name == "Address").unwrap_or(pairs.len());
     pairs.splice(at..at, spent.map(|line| ("Spent On", line)));
     pairs.extend(guarantee.limits.iter().map(|limit| ("But", limit.clone())));
     pairs
+}
+
+/// What an instance that counts as ended waits for, before another one may follow.
+fn waits(t: &RemoteTask) -> Option<String> {
+    let held = t.observed.ended() && t.exit_acknowledged && !t.settled();
+    held.then(|| match &t.observed {
+        Observed::Gone => format!(
+            "its provider, to answer that it has no such instance; if it never can: drover remote forget {}",
+            t.slot
+        ),
+        _ => "its provider, to let it go".to_owned(),
+    })
 }
 
 /// How often it was restarted, and what that has cost of its budget.
@@ -533,6 +556,8 @@ fn show(t: &RemoteTaskView, orphaned: &[(&'static str, String)], shape: &Shape) 
 
 #[cfg(test)]
 mod tests {
+    use model::remote::Manager;
+
     use super::*;
 
     #[test]
@@ -553,6 +578,30 @@ mod tests {
         let sweeps = [RemoteSweep { unbound, ..RemoteSweep::default() }];
         let [("Orphaned", line)] = &beside(&sweeps, &slot)[..] else { panic!("{:?}", beside(&sweeps, &slot)) };
         assert_eq!(line, "k1 (arn:2) is running as well: `drover remote stop k1` ends it and nothing else");
+    }
+
+    #[test]
+    fn what_a_declaration_waits_for_is_told() {
+        let manager = Some(Manager::default());
+        let declared = RemoteTask {
+            slot: "default/j.g[0]/t".parse().expect("a slot"),
+            observed: Observed::Gone,
+            exit_acknowledged: true,
+            manager,
+            ..RemoteTask::default()
+        };
+        let told = waits(&declared).expect("the provider has not answered");
+        assert!(told.ends_with("drover remote forget default/j.g[0]/t"), "{told}");
+        for over in [
+            RemoteTask { forgotten: true, ..declared.clone() },
+            RemoteTask { manager: None, ..declared.clone() },
+            RemoteTask { observed: Observed::Running, ..declared.clone() },
+        ] {
+            assert_eq!(waits(&over), None, "{over:?}");
+        }
+        let exited = Observed::Exited { code: 0, signal: 0, oom_killed: false, reason: Default::default(), at: 1 };
+        let ended = RemoteTask { observed: exited, ..declared };
+        assert_eq!(waits(&ended).as_deref(), Some("its provider, to let it go"));
     }
 
     #[test]
