@@ -8,14 +8,15 @@ use aws_sdk_ecs::types::Task;
 use driver_sdk::config::Config;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Context, Description, DriverConfig, DriverState as _, Ensure, Ensured, Error, Fingerprint, Instance,
-    LogChunk, LogsQuery, Lookup, Observation, ObservationSink, Page, PluginInfo, RemoteDriver, RemoteError,
+    AgentConfig, Context, Description, DriverConfig, DriverState as _, Ensure, Ensured, Error, Finding, Fingerprint,
+    Instance, LogChunk, LogsQuery, Lookup, Observation, ObservationSink, Page, PluginInfo, RemoteDriver, RemoteError,
     RemoteHandle, StopTask, async_trait,
 };
 use tokio::sync::mpsc;
 
 use crate::api::{self, Api, Listing};
 use crate::config::PluginConfig;
+use crate::doctor;
 use crate::handle::HandleV1;
 use crate::look::observation;
 use crate::marks::{self, Marks};
@@ -201,6 +202,14 @@ impl RemoteDriver for Driver {
 
     async fn intent(&self, request: &Ensure) -> Answer<Option<Vec<u8>>> {
         self.site()?.intent(request).await
+    }
+
+    async fn examine(&self) -> Vec<Finding> {
+        match self.site() {
+            Ok(site) => doctor::examine(&site.api).await,
+            // The fingerprint says so.
+            Err(_) => Vec::new(),
+        }
     }
 
     async fn ensure(&self, request: Ensure) -> Answer<Ensured> {

@@ -25,6 +25,7 @@ mod budget;
 mod config;
 mod credentials;
 mod definition;
+mod doctor;
 mod driver;
 mod handle;
 mod logs;

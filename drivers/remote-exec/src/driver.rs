@@ -9,9 +9,9 @@ use driver_sdk::config::Config;
 use driver_sdk::exec::ExecIo;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Bundle, Description, Ensure, Ensured, Error, Fingerprint, Instance, LogChunk, LogStream, LogsQuery,
-    Lookup, Observation, ObservationSink, Page, PluginInfo, RemoteDriver, RemoteError, RemoteHandle, StopTask,
-    TaskExit, TaskUsage, async_trait,
+    AgentConfig, Bundle, Description, Ensure, Ensured, Error, Finding, Fingerprint, Instance, LogChunk, LogStream,
+    LogsQuery, Lookup, Observation, ObservationSink, Page, PluginInfo, RemoteDriver, RemoteError, RemoteHandle,
+    StopTask, TaskExit, TaskUsage, async_trait,
 };
 use executor_client::host::host_request::Op;
 use executor_client::host::{
@@ -26,6 +26,7 @@ use tokio::sync::mpsc;
 
 use crate::beside;
 use crate::config::{PluginConfig, TaskOptions, Transport};
+use crate::doctor;
 use crate::host::{Host, Status};
 use crate::pool::{Pool, SCHEMA, Target, key_of, with_files};
 use crate::whereabouts::{Leads, shared};
@@ -264,6 +265,14 @@ impl RemoteDriver for Driver {
             pool_cpu_mhz: config.pool_cpu_mhz + capacity.cpu_mhz,
             pool_memory_mib: config.pool_memory_mib + capacity.memory_mib,
             staleness: Duration::ZERO,
+        }
+    }
+
+    async fn examine(&self) -> Vec<Finding> {
+        match self.pool() {
+            Ok(pool) => doctor::examine(&pool).await,
+            // The fingerprint says so.
+            Err(_) => Vec::new(),
         }
     }
 

@@ -11,6 +11,7 @@
 
 mod beside;
 mod config;
+mod doctor;
 mod driver;
 mod host;
 mod place;

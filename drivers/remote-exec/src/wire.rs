@@ -10,7 +10,7 @@ use crate::config::TaskOptions;
 use crate::host::Host;
 
 /// A clock that is further off than this is worth a person's attention.
-const SKEW_MS: u64 = 5_000;
+pub(crate) const SKEW_MS: u64 = 5_000;
 
 /// What to run, as the host is told; refuses what no host can offer.
 pub(crate) fn ensure(request: &Ensure, options: TaskOptions, capacity: HostAmount) -> Result<HostEnsure, RemoteError> {

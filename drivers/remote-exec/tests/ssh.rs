@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use driver_sdk::config::Config;
 use driver_sdk::{
     AgentConfig, Bundle, BundleFile, Ensure, Health, InstanceState, Lookup, Observation, RemoteDriver as _,
-    RemoteError, RemoteHandle,
+    RemoteError, RemoteHandle, Verdict,
 };
 use remote_exec::Driver;
 use rustix::process::Signal;
@@ -381,6 +381,20 @@ async fn what_is_wrong_with_a_host_is_said_in_words() {
         other => panic!("{other:?}"),
     };
     assert!(why.contains("cannot run /no/such/ssh"), "{why}");
+}
+
+#[tokio::test]
+async fn the_doctor_reaches_every_host_and_says_what_is_wrong_with_it() {
+    let world = World::new();
+    world.set("b", "says", "ops@b: Permission denied (publickey).\n");
+    let hosts = json!({ "a": { "capacity": { "memory": 1_u64 << 40 } }, "b": {} });
+    let findings = world.manager(hosts).await.examine().await;
+    let told: Vec<(&str, Verdict)> = findings.iter().map(|f| (f.what.as_str(), f.verdict)).collect();
+    assert!(told.contains(&("host a", Verdict::Pass)), "{findings:#?}");
+    assert!(told.contains(&("capacity of host a", Verdict::Warning)), "{findings:#?}");
+    let refused = findings.iter().find(|f| f.what == "host b").expect("a finding");
+    assert!(refused.verdict == Verdict::Fail && refused.found.contains("the credentials were refused"), "{refused:?}");
+    assert_eq!(world.records(), [], "the doctor made an instance");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The drivers `docker` and `docker_remote` under the conformance suite, with a real engine.
 
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs, path::Path};
 
 use anyhow::{Context, Result, ensure};
 
@@ -36,6 +36,9 @@ fn one(daemon: &Daemon, driver: &str, not_applicable: &[&str]) -> Result<()> {
     // A unix socket says nothing about which engine it is.
     let more = if driver == "docker_remote" { "provider = \"check\"\n" } else { "infra_image = \"holder:1\"\n" };
     fs::write(&config, format!("endpoint = {:?}\n{more}", daemon.url()))?;
+    if driver == "docker_remote" {
+        suite::doctor(&config, Path::new(driver), &["engine", "clock"])?;
+    }
     let report = suite::run(["-config".into(), config.into(), driver.into()])?;
     let failed: Vec<String> = report.failed.iter().map(|(id, seen)| format!("{id}: {seen}")).collect();
     ensure!(failed.is_empty(), "{driver} does not pass:\n{}", failed.join("\n"));

@@ -326,6 +326,8 @@ impl Cloud {
             })
             .to_string(),
         )?;
+        let looked_at = ["cluster", "rights: ecs:ListTasks", "rights: ecs:StopTask", "rights: logs:GetLogEvents"];
+        suite::doctor(&config, plugin, &looked_at)?;
         let report = suite::run(["-config".into(), config.into(), "-task".into(), tasks.into(), plugin.into()])?;
         let known = |id: &str| KNOWN.iter().any(|(known, _)| *known == id);
         let failed: Vec<_> = report.failed.iter().filter(|(id, _)| !known(id)).collect();

@@ -19,6 +19,7 @@ use super::{
     cluster::{Agent, Role, drover, example},
     job::Job,
     sshd::{self, ip},
+    suite,
 };
 use crate::{
     local::{self, BOUND, kill, processes_of, until},
@@ -357,6 +358,9 @@ fn story(world: &mut World) -> Result<()> {
         let said = world.server().get("/v1/nodes")?.to_string();
         Ok(said.contains("host b-again is the same host as b").then_some(()))
     })?;
+
+    let configuration = world.agents["n1"].dir().join("agent.hcl");
+    suite::doctor(&configuration, Path::new("remote_exec"), &["host a", "host b", "host c", "host d"])?;
 
     step("the example as it stands, through the command line");
     let address = world.server().address();

@@ -97,6 +97,16 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "`cargo xtask interop kubernetes` makes the same certificates",
     ),
     ("guides/remote-tasks-on-ecs.md", "cargo build", "the program is built with the tests"),
+    (
+        "guides/remote-tasks-on-ecs.md",
+        "drover driver doctor",
+        "`cargo xtask interop ecs` runs it on a service that speaks as AWS does",
+    ),
+    (
+        "guides/remote-tasks-on-ssh-hosts.md",
+        "drover driver doctor",
+        "`cargo xtask interop ssh` runs it on real ssh servers",
+    ),
     ("guides/remote-tasks-on-ecs.md", "install", "`cargo xtask interop ecs` puts it into a directory of plugins"),
     (
         "guides/writing-a-driver.md",

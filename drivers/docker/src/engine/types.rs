@@ -38,6 +38,14 @@ pub(crate) struct Info {
     pub(crate) cgroup_version: String,
     #[serde(deserialize_with = "lax")]
     pub(crate) runtimes: BTreeMap<String, serde_json::Value>,
+    #[serde(deserialize_with = "lax")]
+    pub(crate) live_restore_enabled: bool,
+    /// The engine's clock.
+    #[serde(deserialize_with = "lax")]
+    pub(crate) system_time: String,
+    /// What the machine cannot do, in the engine's words.
+    #[serde(deserialize_with = "lax")]
+    pub(crate) warnings: Vec<String>,
 }
 
 /// `GET /containers/{}/json`.

@@ -5,6 +5,7 @@
 //! marks (`marks.rs`).
 
 mod bundle;
+mod doctor;
 mod ensure;
 mod marks;
 mod names;
@@ -20,9 +21,9 @@ use driver_sdk::config::Config;
 use driver_sdk::exec::ExecIo;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Context, Description, DriverConfig, Ensure, Ensured, Error, Fingerprint, Instance, InstanceState,
-    LogChunk, LogsQuery, Observation, ObservationSink, Page, PluginInfo, RemoteError, RemoteHandle, StopTask,
-    TaskUsage, async_trait, handle,
+    AgentConfig, Context, Description, DriverConfig, Ensure, Ensured, Error, Finding, Fingerprint, Instance,
+    InstanceState, LogChunk, LogsQuery, Observation, ObservationSink, Page, PluginInfo, RemoteError, RemoteHandle,
+    StopTask, TaskUsage, async_trait, handle,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -429,6 +430,14 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
             pool_cpu_mhz: config.pool_cpu_mhz,
             pool_memory_mib: config.pool_memory_mib,
             staleness: Duration::ZERO,
+        }
+    }
+
+    async fn examine(&self) -> Vec<Finding> {
+        match self.site() {
+            Ok(site) => doctor::examine(&site.engine).await,
+            // The fingerprint says so.
+            Err(_) => Vec::new(),
         }
     }
 
