@@ -56,8 +56,9 @@ usage: cargo xtask COMMAND
   chaos [--runs N | --for DURATION] [--seed S] [--only FAULT]… [--short] [--list]
                        faults on a real node; a table of what was lost, doubled, leaked or told wrongly;
                        --for draws faults and moments from the seed for that long
-  chaos remote [--for DURATION] [--seed S] [--short]
-                       remote tasks on hosts and an engine while managers, lines and runtimes fail, from a seed
+  chaos remote [--for DURATION] [--seed S] [--short] [--clusters]
+                       remote tasks on hosts and an engine while managers, lines and runtimes fail, from a seed; \
+                       --clusters adds a real Slurm and a real Kubernetes
   chaos cluster [--for DURATION | --minutes N] [--seed S] [--short]
                        three servers, three members of etcd and three nodes, each in a network namespace, are \
                        killed, frozen, cut off and short of disk, from a seed; clients, tasks and a checker look on

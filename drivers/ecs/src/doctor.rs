@@ -15,8 +15,8 @@ pub(crate) async fn examine(api: &Api) -> Vec<Finding> {
     let cluster = match api.cluster().await {
         Ok(cluster) => cluster,
         Err(why) => {
-            let remedy = "check `cluster` and `region`, the credentials of the agent's user, and its clock: AWS refuses \
-                what is signed some minutes ahead or late";
+            let remedy = "check `cluster` and `region`, the credentials of the agent's user, and its clock: AWS \
+                refuses what is signed some minutes ahead or late";
             return vec![Finding::fail("cluster", why, remedy)];
         }
     };

@@ -1,6 +1,6 @@
 //! Runs the commands of Slurm.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use driver_sdk::RemoteError;
@@ -72,7 +72,13 @@ impl Commands {
     ///
     /// A drop ends the command.
     pub(crate) async fn run(&self, name: &str, args: &[String]) -> Result<Said, RemoteError> {
+        self.run_in(Path::new("/"), name, args).await
+    }
+
+    /// The same in a directory, which Slurm tells the job as SLURM_SUBMIT_DIR.
+    pub(crate) async fn run_in(&self, dir: &Path, name: &str, args: &[String]) -> Result<Said, RemoteError> {
         let mut command = self.command(name);
+        command.current_dir(dir);
         command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let limit = self.config.command_timeout;
         let output = match tokio::time::timeout(limit, command.output()).await {

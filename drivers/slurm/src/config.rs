@@ -14,9 +14,11 @@ pub(crate) struct PluginConfig {
     pub(crate) base: Option<PathBuf>,
     /// Name of the cluster, as `-M` takes it. Without it: the one of Slurm's configuration.
     pub(crate) cluster: Option<String>,
-    /// Slurm's configuration file (`SLURM_CONF`). Without it: the one that the commands find themselves.
+    /// Slurm's configuration file (`SLURM_CONF`), an absolute path. Without it: the one that the commands find
+    /// themselves.
     pub(crate) conf: Option<PathBuf>,
-    /// Directory of the commands (`sbatch`, `squeue`, …). Without it they are looked for along `PATH`.
+    /// Directory of the commands (`sbatch`, `squeue`, …), an absolute path. Without it they are looked for along
+    /// `PATH`.
     pub(crate) bin_dir: Option<PathBuf>,
     /// Partition of tasks that name none. Without it: the cluster's default.
     pub(crate) partition: Option<String>,
@@ -48,10 +50,10 @@ pub(crate) struct PluginConfig {
 impl PluginConfig {
     /// Checks what the schema cannot.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if let Some(base) = &self.base
-            && !base.is_absolute()
-        {
-            return Err(Error::invalid(format!("base {:?} must be an absolute path", base.display())));
+        for (name, path) in [("base", &self.base), ("conf", &self.conf), ("bin_dir", &self.bin_dir)] {
+            if let Some(path) = path.as_ref().filter(|path| !path.is_absolute()) {
+                return Err(Error::invalid(format!("{name} {:?} must be an absolute path", path.display())));
+            }
         }
         if self.poll_interval < Duration::from_millis(500) {
             return Err(Error::invalid("poll_interval must be at least 500ms: two calls a second are the limit"));

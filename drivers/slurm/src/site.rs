@@ -10,6 +10,7 @@ use driver_sdk::{
     RemoteHandle, StopTask,
 };
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 
 use crate::command::Commands;
 use crate::config::{PluginConfig, TaskOptions};
@@ -23,6 +24,8 @@ use crate::{answer, files, gate, plan};
 const STOP_SLACK: Duration = Duration::from_secs(60);
 /// How long a submission waits for a start that comes at once.
 const AT_ONCE: Duration = Duration::from_secs(3);
+/// How many submissions wait so at a time.
+const WAITS: usize = 4;
 /// How often a stop looks for the exit result.
 const STOP_LOOK: Duration = Duration::from_millis(100);
 /// How often a stop that has not ended the job says so again.
@@ -63,6 +66,8 @@ pub(crate) struct Site {
     pub(crate) commands: Commands,
     queue: Queue,
     starting: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// Places to wait for a start that comes at once.
+    waits: Semaphore,
     accounts: tokio::sync::Mutex<Option<Instant>>,
     tracking: OnceLock<String>,
 }
@@ -77,6 +82,7 @@ impl Site {
             queue: Queue::new(commands.clone()),
             commands,
             starting: Mutex::default(),
+            waits: Semaphore::new(WAITS),
             accounts: tokio::sync::Mutex::default(),
             tracking: OnceLock::new(),
         })
@@ -305,7 +311,7 @@ impl Site {
         let comment = format!("drover;{};{};{}", request.owner, request.key, request.epoch);
         let mut args = plan::options(&name, &comment, &place.dir, &request.task, &options, &self.config);
         args.push(place.dir.join("gate.sh").display().to_string());
-        let said = self.commands.run("sbatch", &args).await?;
+        let said = self.commands.run_in(&place.dir, "sbatch", &args).await?;
         // A complaint beside a number is none.
         let id = said.stdout.lines().rev().find_map(|line| line.trim().split(';').next()?.parse::<u64>().ok());
         let Some(id) = id.filter(|_| said.success) else {
@@ -318,16 +324,19 @@ impl Site {
         };
         let noting = place.clone();
         on_disk(move || noting.sent(id)).await?;
-        // What starts at once is answered as running, with its start.
+        // What starts at once is answered as running, with its start. Where many start, those behind must not wait for
+        // that.
+        let waits = self.waits.try_acquire();
         let begun = Instant::now();
         let files = loop {
             let reading = place.clone();
             let files = on_disk(move || reading.files()).await?;
-            if files.claim.is_some() || begun.elapsed() > AT_ONCE {
+            if files.claim.is_some() || waits.is_err() || begun.elapsed() > AT_ONCE {
                 break files;
             }
             tokio::time::sleep(STOP_LOOK / 2).await;
         };
+        drop(waits);
         let step = look::alone(&files).unwrap_or_else(|| match files.claim {
             Some(_) => Step::Known(InstanceState::Running, String::new()),
             None => Step::Known(InstanceState::Creating, "the job has been submitted".to_owned()),

@@ -171,8 +171,7 @@ E
 
 # ---------------------------------------------------------------- start and stop
 
-# What is put back at the end. Not net/ipv4/ip_forward: engines that run beside may need it by then.
-sysctls="vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops"
+sysctls="net/ipv4/ip_forward vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops"
 sysctls+=" kernel/keys/root_maxkeys kernel/keys/root_maxbytes"
 
 port() { # a port that nobody listens at, not given out before in this run

@@ -7,8 +7,9 @@
 #   peer.sh again DIR PART      starts that part again
 #   peer.sh stop DIR            ends everything, also what jobs have left; removes DIR
 #
-# Settings, by environment at start: MIN_JOB_AGE (seconds that an ended job stays known to slurmctld, default 300) and
-# SLURMD_TIMEOUT (seconds until a silent node is DOWN, default 10). Jobs go back into the queue unless they say no.
+# Settings, by environment at start: ADDRESS (of the daemons, default 127.0.0.1), MIN_JOB_AGE (seconds that an ended job
+# stays known to slurmctld, default 300) and SLURMD_TIMEOUT (seconds until a silent node is DOWN, default 10). Jobs go
+# back into the queue unless they say no.
 # PIDs of the parts: DIR/PART.pid. Logs: DIR/log/PART.log and PART.out. Every job that ended has a line in
 # DIR/jobcomp.txt. Everything runs in the process cgroup named in DIR/cgroup.
 # Everybody must be able to reach DIR (each parent o+x), as munge demands.
@@ -92,7 +93,7 @@ start() {
     {
         cat <<E2
 ClusterName=peer
-SlurmctldHost=localhost(127.0.0.1)
+SlurmctldHost=localhost(${ADDRESS:-127.0.0.1})
 SlurmctldPort=$got
 SlurmUser=root
 SlurmdUser=root
@@ -118,8 +119,8 @@ SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU=16
 SlurmdParameters=config_overrides
 SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,bf_interval=1
-# Jobs get the login environment of their user. Where a machine is busy that takes longer than the 2 s of the
-# default, and such a job fails.
+# Jobs get the login environment of their user. Loading it may take longer than the 2 s of the default where a
+# machine is busy.
 GetEnvTimeout=60
 SlurmdTimeout=${SLURMD_TIMEOUT:-10}
 SlurmctldTimeout=10
@@ -135,7 +136,7 @@ E2
         for n in $(seq "$nodes"); do
             port
             # More than the machine has is fine: nothing is bound to processors.
-            echo "NodeName=p${mark}n$n NodeHostname=localhost NodeAddr=127.0.0.1 Port=$got CPUs=64 RealMemory=8192 \
+            echo "NodeName=p${mark}n$n NodeHostname=localhost NodeAddr=${ADDRESS:-127.0.0.1} Port=$got CPUs=64 RealMemory=8192 \
                 State=UNKNOWN"
         done
         echo "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP"

@@ -35,7 +35,7 @@ pub(crate) const IMAGE: &str = "peer.test/busybox:1";
 pub(crate) const NAMESPACE: &str = "drover-tasks";
 const METRICS: &str = "/apis/metrics.k8s.io/v1beta1";
 /// Pods that are not done with.
-const LIVE: &str = "drover.dev/owner,!drover.dev/done";
+pub(crate) const LIVE: &str = "drover.dev/owner,!drover.dev/done";
 
 /// What the suite fails on, and why.
 const KNOWN: &[(&str, &str)] = &[
@@ -148,6 +148,26 @@ impl Cluster {
         self.asks(args).output()
     }
 
+    /// Address of the API server.
+    pub(crate) fn address(&self) -> Result<String> {
+        let server = self.kubectl(&["config", "view", "-o", "jsonpath={.clusters[0].cluster.server}"])?;
+        let host = server.trim().trim_start_matches("https://").rsplit_once(':').context("a server with a port")?.0;
+        Ok(host.to_owned())
+    }
+
+    /// Lends a directory of this machine to pods, which mount it by this claim.
+    pub(crate) fn lend(&self, claim: &str, dir: &str) -> Result<()> {
+        let (modes, size) = (json!(["ReadWriteMany"]), json!({"storage": "1Gi"}));
+        let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": claim}, "spec": {
+            "storageClassName": "", "accessModes": modes, "capacity": size, "hostPath": {"path": dir},
+            "claimRef": {"name": claim, "namespace": NAMESPACE}}});
+        let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"name": claim, "namespace": NAMESPACE}, "spec": {
+            "storageClassName": "", "accessModes": modes, "resources": {"requests": size}, "volumeName": claim}});
+        let both = json!({"apiVersion": "v1", "kind": "List", "items": [volume, claim]});
+        self.asks(&["apply", "-f", "-"]).input(both.to_string()).output().map(drop)
+    }
+
     fn asks(&self, args: &[&str]) -> Run {
         let config = format!("--kubeconfig={}", self.kubeconfig().display());
         Run::new(&self.kubectl, [config.as_str()].iter().chain(args).copied())
@@ -158,7 +178,7 @@ impl Cluster {
         script(&["kill", &self.dir.display().to_string(), part]).run()
     }
 
-    fn again(&self, part: &str) -> Result<()> {
+    pub(crate) fn again(&self, part: &str) -> Result<()> {
         script(&["again", &self.dir.display().to_string(), part]).run()
     }
 
@@ -186,7 +206,7 @@ impl Cluster {
     }
 
     /// Pods of a selector, as JSON.
-    fn pods(&self, selector: &str) -> Result<Vec<Value>> {
+    pub(crate) fn pods(&self, selector: &str) -> Result<Vec<Value>> {
         self.pods_in(NAMESPACE, selector)
     }
 

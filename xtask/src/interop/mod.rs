@@ -53,7 +53,7 @@ mod vault;
 mod vm;
 mod web;
 
-use std::{panic::catch_unwind, time::Instant};
+use std::time::Instant;
 
 use anyhow::{Result, bail};
 
@@ -61,9 +61,6 @@ use crate::{book, builds, chaos, model, packages::Skip, peer};
 
 /// Name, what it shows, and the check, which ends with a [`Skip`] where it cannot run.
 type Check = (&'static str, &'static str, fn() -> Result<()>);
-
-/// Seconds that a check took, and how it ended.
-type Ended = (f64, Result<()>);
 
 const CHECKS: &[Check] = &[
     (
@@ -101,6 +98,12 @@ const CHECKS: &[Check] = &[
         "remote tasks on ssh hosts and an engine while managers, lines, hosts, the engine and the server fail: one \
             instance for each slot, none lost, none left",
         chaos::remote::check,
+    ),
+    (
+        "chaos-clusters",
+        "the same with a real Slurm and a real Kubernetes beside them, whose daemons are killed and whose jobs and \
+            pods people take away",
+        chaos::remote::check_clusters,
     ),
     (
         "chaos-cluster",
@@ -288,6 +291,7 @@ const CHECKS: &[Check] = &[
 /// Checks that run when they are named only, and why: whoever runs all is told so.
 const BY_NAME: &[(&str, &str)] = &[
     ("kubernetes", "its cluster takes ten minutes to build, and then what checks beside it would need of the cores"),
+    ("chaos-clusters", "it needs the cluster of `kubernetes`"),
     ("airflow", "it compares, and waits for some minutes until Airflow has noticed the loss"),
     ("terraform", "no registry serves the provider, so TERRAFORM_PROVIDER_SOURCE has to name a checkout of it"),
 ];
@@ -295,9 +299,9 @@ const BY_NAME: &[(&str, &str)] = &[
 /// The check that only computes, while all others wait for processes most of the time: it runs beside them.
 const COMPUTES: &str = "model";
 
-/// The checks that wait for daemons of their own nearly all the time, and share nothing with others: they run beside
-/// them, too, one after the other.
-const WAIT: &[&str] = &["slurm"];
+/// The check that waits for daemons of its own nearly all the time, and shares nothing with others: it runs beside
+/// them, too.
+const WAITS: &str = "slurm";
 
 /// Runs the checks of these names, or all.
 pub(crate) fn run(names: &[&str]) -> Result<()> {
@@ -316,15 +320,18 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     for (name, why) in BY_NAME.iter().filter(|_| names.is_empty()) {
         println!("interop {name}: NOT PART OF THE WHOLE, run it by name: {why}");
     }
-    let of = |which: fn(&str) -> bool| CHECKS.iter().filter(move |(name, ..)| asked(name) && which(name));
-    let (computes, wait) = (of(|name| name == COMPUTES), of(|name| WAIT.contains(&name)));
-    let in_turn = of(|name| name != COMPUTES && !WAIT.contains(&name));
+    let (beside, in_turn): (Vec<_>, Vec<_>) =
+        CHECKS.iter().filter(|(name, ..)| asked(name)).partition(|(name, ..)| [COMPUTES, WAITS].contains(name));
+    let beside = beside.into_iter().map(|check: &'static Check| {
+        let run: fn(&Check) -> (f64, Result<()>) = if check.0 == COMPUTES { computed } else { timed };
+        std::thread::spawn(move || (check, run(check)))
+    });
     // They begin at once.
-    let beside = [beside(computes.collect(), computed), beside(wait.collect(), timed)];
+    let beside: Vec<_> = beside.collect();
     let peers = names.is_empty().then(|| std::thread::spawn(build_peers));
-    let done = in_turn.map(|check| (check, timed(check)));
-    for (check, (seconds, result)) in done.chain(beside.into_iter().flatten()) {
-        let name = &check.0;
+    let in_turn = in_turn.into_iter().map(|check| Ok((check, timed(check))));
+    for done in in_turn.chain(beside.into_iter().map(std::thread::JoinHandle::join)) {
+        let Ok(((name, ..), (seconds, result))) = done else { bail!("a check that runs beside others panicked") };
         match result {
             Ok(()) => {
                 passed += 1;
@@ -379,21 +386,8 @@ fn build_peers() {
     }
 }
 
-/// Runs checks one after the other in a thread of their own, from now on; gives how each ended once it has.
-fn beside(checks: Vec<&'static Check>, run: fn(&Check) -> Ended) -> impl Iterator<Item = (&'static Check, Ended)> {
-    let (tell, ended) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        for check in checks {
-            let outcome = catch_unwind(|| run(check));
-            let panicked = |_| (0.0, Err(anyhow::anyhow!("the check panicked; what it printed says where")));
-            drop(tell.send((check, outcome.unwrap_or_else(panicked))));
-        }
-    });
-    ended.into_iter()
-}
-
 /// The check, and how many seconds it took.
-fn timed((name, what, check): &Check) -> Ended {
+fn timed((name, what, check): &Check) -> (f64, Result<()>) {
     let start = Instant::now();
     eprintln!("interop {name}: {what}");
     let result = check();
@@ -401,7 +395,7 @@ fn timed((name, what, check): &Check) -> Ended {
 }
 
 /// The same, for what the others leave of the cores.
-fn computed(check: &Check) -> Ended {
+fn computed(check: &Check) -> (f64, Result<()>) {
     // Of this thread, and of those that it begins.
     match rustix::process::setpriority_process(None, 19) {
         Ok(()) => timed(check),

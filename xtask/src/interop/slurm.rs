@@ -77,10 +77,17 @@ impl Drop for Cluster {
 
 impl Cluster {
     pub(crate) fn start() -> Result<Self> {
+        Self::start_at("127.0.0.1", 5)
+    }
+
+    /// One that listens at an address of this machine, and waits so many seconds until it gives a silent node up.
+    pub(crate) fn start_at(address: &str, patience: u32) -> Result<Self> {
         let cluster = Self { dir: std::env::temp_dir().join(format!("drover-slurm-{}", std::process::id())) };
-        // An ended job is forgotten while the check runs.
+        // An ended job is forgotten while the check runs. Slurm counts from the kill, and on a busy machine a job
+        // may then complete for some seconds before it shows how it ended.
         let start = script(&["start", &cluster.dir.display().to_string()]);
-        start.env("MIN_JOB_AGE", "5").env("SLURMD_TIMEOUT", "5").output()?;
+        let start = start.env("ADDRESS", address).env("MIN_JOB_AGE", "20");
+        start.env("SLURMD_TIMEOUT", patience.to_string()).output()?;
         fs::write(cluster.starts(), "")?;
         Ok(cluster)
     }
@@ -91,11 +98,11 @@ impl Cluster {
     }
 
     /// SIGKILL for a daemon; jobs run on.
-    fn kill(&self, part: &str) -> Result<()> {
+    pub(crate) fn kill(&self, part: &str) -> Result<()> {
         script(&["kill", &self.dir.display().to_string(), part]).run()
     }
 
-    fn again(&self, part: &str) -> Result<()> {
+    pub(crate) fn again(&self, part: &str) -> Result<()> {
         script(&["again", &self.dir.display().to_string(), part]).run()
     }
 
@@ -115,8 +122,12 @@ impl Cluster {
     }
 
     fn node(&self, name: &str, server: &Agent, plugin: &Path) -> Result<Agent> {
-        let more = format!("plugin \"slurm\" {{\n  config {{\n{}\n  }}\n}}", self.plugin());
-        Agent::start_as(name, Role::Node(server), &[("slurm", plugin)], &more)
+        Agent::start_as(name, Role::Node(server), &[("slurm", plugin)], &self.settings())
+    }
+
+    /// The driver's part of a node's configuration.
+    pub(crate) fn settings(&self) -> String {
+        format!("plugin \"slurm\" {{\n  config {{\n{}\n  }}\n}}", self.plugin())
     }
 
     /// Number and state of each job that has not ended.

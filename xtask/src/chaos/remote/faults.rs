@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::{
     super::dice::Dice,
+    clusters::{PARTS, Part},
     net::{HOSTS, NODES},
     truth::Ends,
     world::{Job, World},
@@ -32,13 +33,15 @@ enum Heal {
     /// What the operator does about containers that the engine has lost sight of.
     EndUnseen(Vec<String>),
     EndDrain(usize),
+    StartPart(Part),
 }
 
 /// How long after the engine is back: nothing may be started beside what it does not see.
 const OPERATOR: Duration = Duration::from_secs(4);
 
 /// The jobs whose instances run until they are told to end.
-const LASTING: [(&str, &str); 2] = [("far", "remote_exec"), ("box", "docker_remote")];
+pub(super) const LASTING: [(&str, &str); 4] =
+    [("far", "remote_exec"), ("box", "docker_remote"), ("queue", "slurm"), ("pod", "kubernetes")];
 
 /// Troubles that are on, and what has been asked of the server.
 pub(super) struct Troubles {
@@ -50,6 +53,7 @@ pub(super) struct Troubles {
     /// Killed or stopped: nothing is asked of it.
     pub(super) server_away: bool,
     engine_down: bool,
+    parts_down: Vec<Part>,
     /// Version and count of lasting jobs; none when stopped.
     jobs: BTreeMap<&'static str, Option<(u32, u32)>>,
     version: u32,
@@ -72,6 +76,7 @@ impl Troubles {
             no_sshd: Vec::new(),
             server_away: false,
             engine_down: false,
+            parts_down: Vec::new(),
             jobs: BTreeMap::new(),
             version: 0,
             batches: Vec::new(),
@@ -84,7 +89,8 @@ impl Troubles {
 
     /// Asks for the jobs that the story is about.
     pub(super) fn submit_first(&mut self, world: &World) -> Result<()> {
-        for (id, driver) in LASTING.into_iter().filter(|(id, _)| world.engine.is_some() || *id != "box") {
+        let drivers: Vec<&str> = world.drivers().collect();
+        for (id, driver) in LASTING.into_iter().filter(|(_, driver)| drivers.contains(driver)) {
             world.submit(&Job { id, driver, ends: Ends::Never }, 0, 3)?;
             self.jobs.insert(id, Some((0, 3)));
         }
@@ -144,6 +150,12 @@ impl Troubles {
                     }
                     self.engine_down = false;
                 }
+                Heal::StartPart(part) => {
+                    if let Some(clusters) = &world.clusters {
+                        clusters.again(part)?;
+                    }
+                    self.parts_down.retain(|other| *other != part);
+                }
                 Heal::EndUnseen(containers) => {
                     for container in containers {
                         world.end_unseen(&container);
@@ -166,8 +178,9 @@ impl Troubles {
         const MANY: usize = 4;
         let node = self.dice.index(NODES.len());
         let host = HOSTS[self.dice.index(HOSTS.len())];
-        let kind = self.dice.below(20);
-        if self.on.len() >= MANY && kind < 13 {
+        // Without clusters the same seed does the same as it always did.
+        let kind = self.dice.below(if world.clusters.is_some() { 26 } else { 20 });
+        if self.on.len() >= MANY && (kind < 13 || (20..23).contains(&kind)) {
             return Ok(false);
         }
         match kind {
@@ -186,7 +199,9 @@ impl Troubles {
             13 | 14 => return self.drain(world, node),
             15 => return self.kill_executor(world),
             16..=18 => return self.edit(world),
-            _ => return self.batch(world),
+            19 => return self.batch(world),
+            20..=22 => return self.kill_part(world),
+            _ => return self.take_away(world),
         }
         Ok(true)
     }
@@ -277,6 +292,36 @@ impl Troubles {
             }
             self.tell("engine killed", &format!("kill -9 of the engine, for {lasts:?}"));
         }
+        Ok(true)
+    }
+
+    fn kill_part(&mut self, world: &World) -> Result<bool> {
+        let part = PARTS[self.dice.index(PARTS.len())];
+        let Some(clusters) = world.clusters.as_ref().filter(|_| !self.parts_down.contains(&part)) else {
+            return Ok(false);
+        };
+        if part == Part::Slurm("slurmctld") {
+            world.watch.controller_dies();
+        }
+        clusters.kill(part)?;
+        self.parts_down.push(part);
+        let lasts = self.until(12_000, Heal::StartPart(part));
+        self.tell("daemons of clusters killed", &format!("kill -9 of {}, for {lasts:?}", part.name()));
+        Ok(true)
+    }
+
+    /// A person ends an instance at its cluster.
+    fn take_away(&mut self, world: &World) -> Result<bool> {
+        let live: Vec<_> = world.watch.live().into_iter().filter(|seen| seen.host == "engine").collect();
+        let Some(clusters) = world.clusters.as_ref().filter(|_| !live.is_empty()) else { return Ok(false) };
+        let seen = &live[self.dice.index(live.len())];
+        let sort = self.dice.index(2);
+        world.watch.excuse(seen.process.pid);
+        let Some(done) = clusters.take_away(seen.process.pid, sort) else {
+            world.watch.blame(seen.process.pid);
+            return Ok(false);
+        };
+        self.tell("ended by a person", &format!("{:?}: {done}", seen.slot));
         Ok(true)
     }
 

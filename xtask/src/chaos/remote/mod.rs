@@ -3,6 +3,7 @@
 //! slot has two live instances and none ends without a cause; in the end exactly what was asked for lives, batches have
 //! run once, and after the last stop nothing is left.
 
+mod clusters;
 mod faults;
 mod net;
 mod truth;
@@ -35,16 +36,21 @@ const SETTLED: Duration = Duration::from_secs(120);
 /// And it stays so.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// `chaos remote [--for DURATION | --minutes N] [--seed S] [--short]`.
+/// `chaos remote [--for DURATION | --minutes N] [--seed S] [--short] [--clusters]`.
 pub(super) fn run(args: &[&str]) -> Result<()> {
-    let (length, seed) = super::asked("remote", args, (USUAL, SHORT), crate::local::seed())?;
+    let with_clusters = args.contains(&"--clusters");
+    let args: Vec<&str> = args.iter().copied().filter(|arg| *arg != "--clusters").collect();
+    let (length, seed) = super::asked("remote", &args, (USUAL, SHORT), crate::local::seed())?;
     builds::build(&["drover"])?;
     need_hosts()?;
     let engine = dockerd::need(&[Wanted::new("openssl", "openssl")]);
     if let Err(why) = &engine {
         println!("chaos remote: without an engine: {why}");
     }
-    play(seed, length, engine.is_ok())
+    if with_clusters {
+        clusters::need()?;
+    }
+    play(seed, length, engine.is_ok(), with_clusters)
 }
 
 /// The seeds of [`check`]: between them they kill, freeze and cut off everything that there is, drain, scale and edit.
@@ -59,7 +65,15 @@ pub(crate) fn check() -> Result<()> {
         regressions::Once::Remote(seed) => Some(seed),
         _ => None,
     });
-    failed.chain(SEEDS).chain([crate::local::seed()]).try_for_each(|seed| play(seed, SHORT, true))
+    failed.chain(SEEDS).chain([crate::local::seed()]).try_for_each(|seed| play(seed, SHORT, true, false))
+}
+
+/// One round with a Slurm and a Kubernetes among the providers, as a check.
+pub(crate) fn check_clusters() -> Result<()> {
+    need_hosts()?;
+    dockerd::need(&[Wanted::new("openssl", "openssl")])?;
+    clusters::need()?;
+    play(crate::local::seed(), ROUND, true, true)
 }
 
 /// Removes what a run that was killed has left in the kernel.
@@ -73,9 +87,9 @@ fn need_hosts() -> Result<(), Skip> {
     packages::need(&[Wanted::new("nsenter", "util-linux"), Wanted::new("flock", "util-linux")])
 }
 
-fn play(seed: u64, length: Duration, with_engine: bool) -> Result<()> {
+fn play(seed: u64, length: Duration, with_engine: bool, with_clusters: bool) -> Result<()> {
     println!("chaos remote: seed {seed}, {} s of trouble", length.as_secs());
-    let mut world = World::start(with_engine)?;
+    let mut world = World::start(with_engine, with_clusters)?;
     let mut troubles = Troubles::new(Dice::new(seed));
     let told = story(&mut world, &mut troubles, seed, length);
     // Also when the story broke off: what was lost may be why.
@@ -91,8 +105,8 @@ fn play(seed: u64, length: Duration, with_engine: bool) -> Result<()> {
     }
     told.with_context(|| format!("seed {seed}"))?;
     ensure!(violations.is_empty(), "seed {seed}: {} violations: {}", violations.len(), violations.join("; "));
-    let World { server, nodes, engine, .. } = world;
-    drop((server, nodes));
+    let World { server, nodes, engine, clusters, .. } = world;
+    drop((server, nodes, clusters));
     engine.map_or(Ok(()), dockerd::Daemon::end)
 }
 
@@ -158,7 +172,7 @@ fn settle(world: &World, what: &str) -> Result<()> {
         let now: BTreeSet<_> = live.iter().map(|seen| (seen.slot.clone(), seen.version)).collect();
         let pids: Vec<u32> = live.iter().map(|seen| seen.process.pid).collect();
         let records = world.records()?;
-        let lasting = |r: &&Value| ["far", "box"].iter().any(|job| r["Slot"]["JobID"] == *job);
+        let lasting = |r: &&Value| faults::LASTING.iter().any(|(job, _)| r["Slot"]["JobID"] == **job);
         let odd: Vec<&Value> = records
             .iter()
             .filter(lasting)

@@ -28,6 +28,10 @@ use crate::{packages, process::Run};
 
 /// How long an instance sleeps; nothing else on the machine sleeps that long.
 const SLEEP: &str = "98711";
+/// So long what Slurm's controller has begun may be missing in its saved state.
+const SAVED_WITHIN: Duration = Duration::from_secs(10);
+/// What it has ordered may begin so long after its end.
+const LATE: Duration = Duration::from_secs(3);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(25);
 
@@ -46,12 +50,13 @@ pub(super) enum Ends {
 pub(super) fn script(dir: &str, ends: Ends) -> Value {
     let end = match ends {
         Ends::Never => format!("exec sleep {SLEEP}"),
-        Ends::Badly => "sleep 5 9>&-; exit 3".to_owned(),
-        Ends::Well => format!("sleep 3 9>&-; echo $slot >>{dir}/ended; exit 0"),
+        Ends::Badly => "sleep 5 8>&-; exit 3".to_owned(),
+        Ends::Well => format!("sleep 3 8>&-; echo $slot >>{dir}/ended; exit 0"),
     };
+    // Descriptor 9 is where Slurm's driver has a lock of its own.
     let begin = format!(
-        "slot=$NOMAD_JOB_ID.$NOMAD_ALLOC_INDEX; exec 9>>{dir}/lock-$slot; {dir}/tools/loader --library-path \
-            {dir}/tools {dir}/tools/flock -n 9 || echo \"$slot version $CHAOS_VERSION\" >>{dir}/overlaps; \
+        "slot=$NOMAD_JOB_ID.$NOMAD_ALLOC_INDEX; exec 8>>{dir}/lock-$slot; {dir}/tools/loader --library-path \
+            {dir}/tools {dir}/tools/flock -n 8 || echo \"$slot version $CHAOS_VERSION\" >>{dir}/overlaps; \
          echo \"$slot $CHAOS_VERSION\" >>{dir}/begun"
     );
     json!({"command": "/bin/sh", "args": ["-c", format!("{begin}; {end}")]})
@@ -86,10 +91,12 @@ pub(super) type Slot = (String, u32);
 pub(super) struct Seen {
     pub(super) slot: Slot,
     pub(super) version: u32,
-    /// A host, or `engine`.
+    /// A host, or `engine`, which is also where clusters run.
     pub(super) host: &'static str,
     /// The allocation that it was created for.
     alloc: String,
+    /// Slurm runs it.
+    queued: bool,
     pub(super) process: Process,
 }
 
@@ -101,6 +108,8 @@ struct Ledger {
     wanted: BTreeMap<String, Wanted>,
     /// Processes that were ended by the run itself.
     excused: BTreeSet<u32>,
+    /// Between these times Slurm's controller had begun jobs that it may not have saved.
+    unsaved: Vec<(Instant, Instant)>,
     live: BTreeMap<u32, (Seen, Instant)>,
     /// Judged already: a look that began before an end may still name it.
     ended: Vec<Process>,
@@ -156,6 +165,19 @@ impl Watch {
     /// Says that the run itself is about to end this instance.
     pub(super) fn excuse(&self, pid: u32) {
         lock(&self.ledger).excused.insert(pid);
+    }
+
+    /// Takes that back.
+    pub(super) fn blame(&self, pid: u32) {
+        lock(&self.ledger).excused.remove(&pid);
+    }
+
+    /// Says that Slurm's controller is about to be killed. It saves what has changed every few seconds, and when it is
+    /// back it ends jobs that it does not know.
+    pub(super) fn controller_dies(&self) {
+        let now = Instant::now();
+        let from = now.checked_sub(SAVED_WITHIN).unwrap_or(now);
+        lock(&self.ledger).unsaved.push((from, now + LATE));
     }
 
     /// What lives now, as far as it shows as a process.
@@ -263,8 +285,10 @@ fn look(world: &str, hosts: &BTreeMap<u64, &'static str>) -> BTreeMap<u32, Seen>
         let slot = ((*variables.get("NOMAD_JOB_ID")?).to_owned(), variables.get("NOMAD_ALLOC_INDEX")?.parse().ok()?);
         let version = variables.get("CHAOS_VERSION")?.parse().ok()?;
         let alloc = (*variables.get("NOMAD_ALLOC_ID")?).to_owned();
+        let queued = variables.contains_key("SLURM_JOB_ID");
         // Containers have a namespace each.
-        Some(Seen { slot, version, host: hosts.get(&namespace).copied().unwrap_or("engine"), alloc, process })
+        let host = hosts.get(&namespace).copied().unwrap_or("engine");
+        Some(Seen { slot, version, host, alloc, queued, process })
     };
     pids.filter_map(|pid| Some((pid, seen(pid)?))).collect()
 }
@@ -279,7 +303,8 @@ fn judge(ledger: &mut Ledger, found: BTreeMap<u32, Seen>) {
             continue;
         }
         ledger.ended.push(seen.process);
-        if !ledger.excused.remove(&pid) && !has_cause(&ledger.wanted, &seen, since, now) {
+        let forgotten = seen.queued && ledger.unsaved.iter().any(|(from, to)| (*from..=*to).contains(&since));
+        if !ledger.excused.remove(&pid) && !forgotten && !has_cause(&ledger.wanted, &seen, since, now) {
             let (job, index) = &seen.slot;
             let what = format!(
                 "LOST: {job}[{index}] version {} on {} (process {pid}, of allocation {}) has ended after {:.1} s, and \
@@ -338,7 +363,7 @@ mod tests {
 
     fn seen(version: u32, index: u32) -> Seen {
         let process = Process::of(std::process::id()).expect("this process");
-        Seen { slot: ("j".into(), index), version, host: "a", alloc: "x".into(), process }
+        Seen { slot: ("j".into(), index), version, host: "a", alloc: "x".into(), queued: false, process }
     }
 
     #[test]
@@ -380,6 +405,27 @@ mod tests {
         ledger.wanted.insert("j".into(), vec![(Instant::now() - Duration::from_secs(1), Some((1, 1)))]);
         judge(&mut ledger, BTreeMap::new());
         assert!(ledger.doubtful.iter().any(|doubt| doubt.what.starts_with("LOST")));
+    }
+
+    #[test]
+    fn what_a_killed_controller_had_not_saved_may_end() {
+        let ended_with = |unsaved: Vec<(Instant, Instant)>, queued| {
+            let mut process = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+            let mut one = seen(1, 0);
+            (one.process, one.queued) = (Process::of(process.id()).expect("it"), queued);
+            let mut ledger = Ledger { unsaved, ..Ledger::default() };
+            ledger.wanted.insert("j".into(), vec![(Instant::now() - Duration::from_secs(1), Some((1, 1)))]);
+            judge(&mut ledger, BTreeMap::from([(process.id(), one)]));
+            process.kill().expect("kill");
+            process.wait().expect("wait");
+            judge(&mut ledger, BTreeMap::new());
+            ledger.doubtful.len()
+        };
+        let now = Instant::now();
+        let (around, before) = ((now, now + SAVED_WITHIN), (now - SAVED_WITHIN, now));
+        assert_eq!(ended_with(vec![before, around], true), 0);
+        assert_eq!(ended_with(vec![before], true), 1, "it was saved");
+        assert_eq!(ended_with(vec![around], false), 1, "Slurm does not run it");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! A server, three nodes in network namespaces, hosts with ssh servers in theirs, and an engine; and what people ask of
-//! the server.
+//! A server, three nodes in network namespaces, hosts with ssh servers in theirs, an engine and clusters; and what
+//! people ask of the server.
 
 use std::{
     fs,
@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use testkit::{Dir, Guard};
 
 use super::{
+    clusters::{CLAIM, Clusters},
     net::{HOSTS, NODES, Net},
     truth::{Ends, Watch, script},
 };
@@ -20,7 +21,7 @@ use crate::{
         cluster::{Agent, Place, Role},
         docker_remote::certificates,
         dockerd::{Daemon, IMAGE},
-        sshd,
+        kubernetes, sshd,
     },
     local::{self, processes_of, until},
 };
@@ -38,6 +39,7 @@ pub(super) struct World {
     /// Servers of ssh by host.
     sshds: Vec<(&'static str, Guard)>,
     pub(super) engine: Option<Daemon>,
+    pub(super) clusters: Option<Clusters>,
     pub(super) net: Net,
     pub(super) dir: Dir,
 }
@@ -48,10 +50,11 @@ fn mark() -> String {
 }
 
 impl World {
-    pub(super) fn start(with_engine: bool) -> Result<Self> {
+    pub(super) fn start(with_engine: bool, with_clusters: bool) -> Result<Self> {
         let dir = Dir::for_all("chaosremote");
         let net = Net::lay()?;
-        let watch = Watch::begin(&mark(), &dir.path().join("witness"), &net)?;
+        let witness = dir.path().join("witness");
+        let watch = Watch::begin(&mark(), &witness, &net)?;
         let engine = with_engine.then(|| start_engine(&dir, &net)).transpose()?;
         let names: Vec<&str> = ["client"].into_iter().chain(HOSTS).collect();
         sshd::keys(dir.path(), &names)?;
@@ -65,13 +68,24 @@ impl World {
         let settings = "server {\n  heartbeat_grace = \"300ms\"\n  min_heartbeat_ttl = \"2s\"\n  \
             remote_sweep_interval = \"10s\"\n}";
         let server = Agent::start_in("chaosremote-server", place("server", None), Role::Server, &[], settings)?;
-        let plugins = plugins(&dir, &net, engine.is_some());
+        let clusters = with_clusters.then(|| Clusters::start(&net, &witness.display().to_string())).transpose()?;
+        let settings =
+            plugins(&dir, &net, engine.is_some()) + &clusters.as_ref().map_or_else(String::new, Clusters::settings);
+        let programs = Clusters::plugins();
+        let programs: Vec<_> = programs.iter().map(|(name, program)| (*name, &**program)).collect();
+        let programs = if with_clusters { &*programs } else { &[] };
         let mut nodes = Vec::new();
         for name in NODES {
             let place = place(name, Some(net.namespace(name)));
-            nodes.push(Agent::start_in(&format!("chaosremote-{name}"), place, Role::Node(&server), &[], &plugins)?);
+            nodes.push(Agent::start_in(
+                &format!("chaosremote-{name}"),
+                place,
+                Role::Node(&server),
+                programs,
+                &settings,
+            )?);
         }
-        let world = Self { server, nodes, watch, sshds, engine, net, dir };
+        let world = Self { server, nodes, watch, sshds, engine, clusters, net, dir };
         world.until_nodes().with_context(|| world.tails())?;
         Ok(world)
     }
@@ -82,11 +96,18 @@ impl World {
             let nodes = self.server.list("/v1/nodes")?;
             let healthy = |n: &Value, driver: &str| n["Drivers"][driver]["Healthy"] == true;
             let ready = nodes.iter().filter(|n| {
-                let fit = healthy(n, "remote_exec") && (self.engine.is_none() || healthy(n, "docker_remote"));
+                let fit = self.drivers().all(|driver| healthy(n, driver));
                 n["Status"] == "ready" && n["SchedulingEligibility"] == "eligible" && fit
             });
             Ok((ready.count() == NODES.len()).then_some(()))
         })
+    }
+
+    /// Drivers whose runtimes there are.
+    pub(super) fn drivers(&self) -> impl Iterator<Item = &'static str> {
+        let engine = self.engine.as_ref().map(|_| "docker_remote");
+        let clusters = self.clusters.as_ref().map(|_| ["slurm", "kubernetes"]);
+        ["remote_exec"].into_iter().chain(engine).chain(clusters.into_iter().flatten())
     }
 
     pub(super) fn host_dir(&self, host: &str) -> PathBuf {
@@ -164,6 +185,9 @@ impl World {
         if let Some(engine) = &self.engine {
             left.extend(engine.containers(true)?.into_iter().map(|(_, name)| format!("container {name}")));
         }
+        if let Some(clusters) = &self.clusters {
+            left.extend(clusters.left()?);
+        }
         left.extend(
             self.watch
                 .live()
@@ -185,6 +209,9 @@ impl World {
         fs::create_dir_all(&dir)?;
         for agent in [&self.server].into_iter().chain(&self.nodes) {
             fs::write(dir.join(format!("{}.log", agent.name())), agent.log())?;
+        }
+        if let Some(clusters) = &self.clusters {
+            clusters.keep_logs(&dir)?;
         }
         fs::write(dir.join("story"), story.join("\n"))?;
         fs::write(dir.join("violations"), self.watch.violations().join("\n"))?;
@@ -247,12 +274,22 @@ pub(super) struct Job<'a> {
 
 impl Job<'_> {
     fn body(&self, witness: &Path, version: u32, count: u32) -> Value {
-        let engine = self.driver == "docker_remote";
-        let mut config = script(if engine { "/witness" } else { witness.to_str().unwrap_or_default() }, self.ends);
-        if engine {
-            config["image"] = IMAGE.into();
-            config["init"] = true.into();
-            config["volumes"] = json!([format!("{}:/witness", witness.display())]);
+        let contained = ["docker_remote", "kubernetes"].contains(&self.driver);
+        let mut config = script(if contained { "/witness" } else { witness.to_str().unwrap_or_default() }, self.ends);
+        let (mut volumes, mut mounts) = (json!({}), json!([]));
+        match self.driver {
+            "docker_remote" => {
+                config["image"] = IMAGE.into();
+                config["init"] = true.into();
+                config["volumes"] = json!([format!("{}:/witness", witness.display())]);
+            }
+            "kubernetes" => {
+                config["image"] = kubernetes::IMAGE.into();
+                config["grace_period"] = "1s".into();
+                volumes = json!({CLAIM: {"Name": CLAIM, "Type": "host", "Source": CLAIM}});
+                mounts = json!([{"Volume": CLAIM, "Destination": "/witness"}]);
+            }
+            _ => {}
         }
         let kind = if self.ends == Ends::Well { "batch" } else { "service" };
         json!({"Job": {
@@ -260,7 +297,9 @@ impl Job<'_> {
             "TaskGroups": [{ "Name": "g", "Count": count,
                 "RestartPolicy": {"Attempts": 10_000, "Interval": 3_600_000_000_000_i64, "Delay": 250_000_000,
                     "Mode": "delay"},
-                "Tasks": [{ "Name": "t", "Driver": self.driver, "Config": config, "KillTimeout": 1_000_000_000_i64,
+                "Volumes": volumes,
+                "Tasks": [{ "Name": "t", "Driver": self.driver, "Config": config, "VolumeMounts": mounts,
+                            "KillTimeout": 1_000_000_000_i64,
                             "Env": {"CHAOS_WORLD": mark(), "CHAOS_VERSION": version.to_string()},
                             "Resources": {"CPU": 20, "MemoryMB": 16} }] }]
         }})

@@ -30,15 +30,32 @@ pub(super) fn parts(server: &Agent, cluster: &Cluster, pod: &(String, String)) -
         until(&format!("a running instance after {part}"), BOUND, || running(server))?;
         same(server, cluster, pod, &format!("kill -9 of {part}"))?;
     }
+    let heard = cluster.heartbeat()?;
     cluster.kill("n1.kubelet")?;
     cluster.again("n1.kubelet")?;
     same(server, cluster, pod, "kill -9 of the kubelet")?;
+    // A kubelet that starts says that its node is not ready at first. The cluster marks the pods of a node when that
+    // changes, so a node that falls silent before it is ready again is not told.
+    until("a node that is ready after its kubelet has started", BOUND, || {
+        let now = cluster.heartbeat()?;
+        Ok((now.0 == "True" && now.1 != heard.1).then_some(()))
+    })?;
     // Until the cluster gives the node up. The pod tolerates that; whether its container runs nobody can say.
     cluster.kill("n1.kubelet")?;
     until_silent(server)?;
     cluster.again("n1.kubelet")?;
     until("a running instance after its node was silent", 2 * BOUND, || running(server))?;
     same(server, cluster, pod, "a node that was not ready")
+}
+
+impl Cluster {
+    /// Whether the node is ready, and when it has said so.
+    fn heartbeat(&self) -> Result<(String, String)> {
+        let path = r#"jsonpath={range .status.conditions[?(@.type=="Ready")]}{.status} {.lastHeartbeatTime}{end}"#;
+        let told = self.kubectl(&["get", "node", "n1", "-o", path])?;
+        let (status, at) = told.trim().split_once(' ').context("a condition of the node")?;
+        Ok((status.to_owned(), at.to_owned()))
+    }
 }
 
 fn until_silent(server: &Agent) -> Result<()> {

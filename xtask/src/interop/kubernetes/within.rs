@@ -57,19 +57,17 @@ pub(super) fn agents(cluster: &Cluster, plugin: &Path) -> Result<()> {
         let ready = pod["status"]["containerStatuses"][0]["ready"] == true;
         Ok(pod["status"]["podIP"].as_str().filter(|_| ready).map(str::to_owned))
     })?;
-    let first: Value = serde_json::from_str(&cluster.says("", &["acl", "bootstrap", "-json"])?)?;
-    let token = first["SecretID"].as_str().context("a token")?;
+    let first: Value = serde_json::from_str(&cluster.says(&["acl", "bootstrap", "-json"])?)?;
+    let token = &*format!("-token={}", first["SecretID"].as_str().context("a token")?);
     manifest.apply(cluster, &address, 2)?;
-    let nodes =
-        || -> Result<Vec<Value>> { Ok(serde_json::from_str(&cluster.says(token, &["node", "status", "-json"])?)?) };
     until("two nodes with the driver", 2 * BOUND, || {
-        let fit = |node: &Value| node["Status"] == "ready" && node["Drivers"]["kubernetes"]["Healthy"] == true;
-        Ok((nodes()?.iter().filter(|node| fit(node)).count() == 2).then_some(()))
+        let nodes: Vec<Value> = serde_json::from_str(&cluster.says(&["node", "status", "-json", token])?)?;
+        let fit = |node: &&Value| node["Status"] == "ready" && node["Drivers"]["kubernetes"]["Healthy"] == true;
+        Ok((nodes.iter().filter(fit).count() == 2).then_some(()))
     })?;
-    let job = JOB.replace("IMAGE", IMAGE);
-    cluster.told(token, &["job", "run", "-detach", "-"], &job)?;
+    cluster.drover(&["job", "run", "-detach", token, "-"]).input(JOB.replace("IMAGE", IMAGE)).output()?;
     let record = || -> Result<Value> {
-        let told: Value = serde_json::from_str(&cluster.says(token, &["remote", "list", "-json"])?)?;
+        let told: Value = serde_json::from_str(&cluster.says(&["remote", "list", "-json", token])?)?;
         Ok(told[0].clone())
     };
     let managed = |not: &str| {
@@ -84,7 +82,7 @@ pub(super) fn agents(cluster: &Cluster, plugin: &Path) -> Result<()> {
     cluster.agents(&["delete", "pod", &manager, "--wait=false"])?;
     until("another manager", 2 * BOUND, || managed(&manager))?;
     ensure!(cluster.one()? == pod, "another pod or container after the manager's pod was deleted");
-    cluster.says(token, &["job", "stop", "-purge", "-detach", "within"])?;
+    cluster.says(&["job", "stop", "-purge", "-detach", token, "within"])?;
     cluster.until_empty()?;
     until("no record", BOUND, || Ok(record()?.is_null().then_some(())))?;
     cluster.kubectl(&["delete", "namespace", AGENTS, "--wait=false"]).map(drop)
@@ -173,21 +171,13 @@ impl Cluster {
         self.kubectl(&["-n", AGENTS].into_iter().chain(args.iter().copied()).collect::<Vec<_>>())
     }
 
-    /// The command line beside the server.
-    fn says(&self, token: &str, args: &[&str]) -> Result<String> {
-        self.told(token, args, "")
+    /// What the command line beside the server prints.
+    fn says(&self, args: &[&str]) -> Result<String> {
+        self.drover(args).output()
     }
 
-    /// The same, with something to read.
-    fn told(&self, token: &str, args: &[&str], input: &str) -> Result<String> {
-        let config = format!("--kubeconfig={}", self.kubeconfig().display());
-        let token = format!("-token={token}");
-        let begin = [&*config, "-n", AGENTS, "exec", "-i", "server-0", "--", "drover"];
-        // The name of the command may have two words; options come behind.
-        let words = args.iter().take_while(|word| !word.starts_with('-')).count().min(2);
-        let (name, rest) = args.split_at(words);
-        let token = (token.len() > "-token=".len()).then_some(&*token);
-        let all = begin.into_iter().chain(name.iter().copied()).chain(token).chain(rest.iter().copied());
-        Run::new(&self.kubectl, all).input(input).output()
+    fn drover(&self, args: &[&str]) -> Run {
+        let begin = ["-n", AGENTS, "exec", "-i", "server-0", "--", "drover"];
+        self.asks(&begin.into_iter().chain(args.iter().copied()).collect::<Vec<_>>())
     }
 }
