@@ -53,19 +53,22 @@ fn seen(cluster: &ClusterSeen) -> Vec<Finding> {
 /// What a call about nothing says of the right to make it. Rights are looked at before there is anything to find.
 fn right(name: &str, trouble: Option<Trouble>, of_use: Option<&str>) -> Finding {
     let what = format!("rights: {name}");
-    let denied = match &trouble {
-        Some(Trouble { what: What::NoAnswer(_), .. }) => true,
-        Some(Trouble { what: What::Refused { code, message }, .. }) => meaning(code, message) == Meaning::Credentials,
-        None => false,
+    let Some(why) = trouble else { return Finding::pass(what, "allowed") };
+    let denied = match &why.what {
+        What::Refused { code, message } => meaning(code, message) == Meaning::Credentials,
+        // The cluster has answered before.
+        What::NoAnswer(_) => {
+            let remedy = format!("look for {name} in the policy of the agent's role");
+            return Finding::warning(what, format!("not known: {why}"), remedy);
+        }
     };
-    match (trouble.filter(|_| denied), of_use) {
-        (None, _) => Finding::pass(what, "allowed"),
-        (Some(why), None) => Finding::fail(what, why, format!("allow {name} in the policy of the agent's role")),
-        (Some(why), Some(of_use)) => Finding::warning(
-            what,
-            why,
-            format!("allow {name} in the policy of the agent's role; without it no {of_use}"),
-        ),
+    match of_use {
+        _ if !denied => Finding::pass(what, "allowed"),
+        None => Finding::fail(what, why, format!("allow {name} in the policy of the agent's role")),
+        Some(of_use) => {
+            let remedy = format!("allow {name} in the policy of the agent's role; without it no {of_use}");
+            Finding::warning(what, why, remedy)
+        }
     }
 }
 
@@ -87,7 +90,7 @@ mod tests {
             (refused("ResourceNotFoundException"), Some("logs"), Verdict::Pass),
             (refused("AccessDeniedException"), None, Verdict::Fail),
             (refused("AccessDeniedException"), Some("logs"), Verdict::Warning),
-            (Some(Trouble { doing: "x", what: What::NoAnswer("away".into()) }), None, Verdict::Fail),
+            (Some(Trouble { doing: "x", what: What::NoAnswer("away".into()) }), None, Verdict::Warning),
         ] {
             let found = right("ecs:StopTask", trouble.clone(), of_use);
             assert_eq!(found.verdict, verdict, "{trouble:?}");

@@ -326,7 +326,7 @@ impl Cloud {
             })
             .to_string(),
         )?;
-        let looked_at = ["cluster", "rights: ecs:ListTasks", "rights: ecs:StopTask", "rights: logs:GetLogEvents"];
+        let looked_at = ["cluster", "rights: ecs:ListTasks", "rights: ecs:DescribeTasks", "rights: logs:GetLogEvents"];
         suite::doctor(&config, plugin, &looked_at)?;
         let report = suite::run(["-config".into(), config.into(), "-task".into(), tasks.into(), plugin.into()])?;
         let known = |id: &str| KNOWN.iter().any(|(known, _)| *known == id);
