@@ -65,6 +65,14 @@ pub(crate) fn together(files: &Files, jobs: &Jobs, name: &str) -> Step {
     }
 }
 
+/// The observation of an instance that ran when its files were read, while Slurm says that exactly its job is RUNNING.
+/// `None` for every other state: a job that completes may have left its exit result.
+pub(crate) fn runs_on(key: &str, files: &Files, jobs: &Jobs, name: &str) -> Option<Observation> {
+    let Some(Claim::Job { id, .. }) = &files.claim else { return None };
+    jobs.job(name, *id).filter(|job| job.state == "RUNNING")?;
+    Some(observation(key, files, Some(jobs), name, &Step::Known(InstanceState::Running, String::new())))
+}
+
 /// What the state of the claimant's job says.
 pub(crate) fn of_job(job: &Job, nodes: &str) -> Step {
     let told = job.told();
@@ -175,6 +183,16 @@ mod tests {
         assert_eq!(alone(&claimed()), None);
         let seen = observation("k", &claimed(), None, "k", &Step::Exited(killed("x".into(), false, UNIX_EPOCH)));
         assert_eq!((seen.exit.exit_code, seen.exit.signal, seen.provider_id.as_str()), (137, 9, "job 7"));
+    }
+
+    #[test]
+    fn only_a_running_job_spares_a_look_at_the_files() {
+        for (state, spared) in [("RUNNING", true), ("COMPLETING", false), ("SUSPENDED", false), ("NODE_FAIL", false)] {
+            let seen = runs_on("k", &claimed(), &jobs(&format!("7|k|{state}|n1|None\n")), "k");
+            assert_eq!(seen.is_some_and(|seen| seen.state == InstanceState::Running), spared, "{state}");
+        }
+        let other = jobs("8|k|RUNNING|n1|None\n7|other|RUNNING|n1|None\n");
+        assert_eq!(runs_on("k", &claimed(), &other, "k"), None, "another job");
     }
 
     #[test]

@@ -238,6 +238,11 @@ impl Place {
         }
     }
 
+    /// When a file of the directory was last made, replaced or removed; `None` when that cannot be read.
+    pub(crate) fn changed(&self) -> Option<SystemTime> {
+        fs::metadata(&self.dir).and_then(|dir| dir.modified()).ok()
+    }
+
     pub(crate) fn files(&self) -> Answer<Files> {
         let number = |text: Option<String>| text.and_then(|t| t.trim().parse().ok());
         let exit = read(&self.file("exit"))?.and_then(|text| {

@@ -24,6 +24,9 @@ use crate::{answer, files, gate, plan};
 const STOP_SLACK: Duration = Duration::from_secs(60);
 /// How long a submission waits for a start that comes at once.
 const AT_ONCE: Duration = Duration::from_secs(3);
+/// How old what the files of a running task said may be, though its directory seems unchanged: times of some file
+/// systems are coarse.
+const READ_AGAIN: Duration = Duration::from_secs(30);
 /// How many submissions wait so at a time.
 const WAITS: usize = 4;
 /// How often a stop looks for the exit result.
@@ -59,6 +62,16 @@ impl DriverState for HandleV1 {
     const VERSION: u16 = 1;
 }
 
+/// What the files of an instance said, and when.
+#[derive(Clone)]
+struct Dated {
+    owner: String,
+    /// The last change of the directory before they were read.
+    changed: SystemTime,
+    read: Instant,
+    files: Files,
+}
+
 /// One cluster as this process reaches it.
 pub(crate) struct Site {
     pub(crate) config: PluginConfig,
@@ -66,6 +79,8 @@ pub(crate) struct Site {
     pub(crate) commands: Commands,
     queue: Queue,
     starting: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// Instances that ran at the last look, by key.
+    lately: Mutex<HashMap<String, Dated>>,
     /// Places to wait for a start that comes at once.
     waits: Semaphore,
     accounts: tokio::sync::Mutex<Option<Instant>>,
@@ -82,6 +97,7 @@ impl Site {
             queue: Queue::new(commands.clone()),
             commands,
             starting: Mutex::default(),
+            lately: Mutex::default(),
             waits: Semaphore::new(WAITS),
             accounts: tokio::sync::Mutex::default(),
             tracking: OnceLock::new(),
@@ -128,32 +144,102 @@ impl Site {
         .await
     }
 
-    /// Looks at several instances with one call of `squeue` at most.
+    /// Looks at several instances with one call of `squeue` as a rule. Of those that ran at the last look the files are
+    /// read again only if their directory has changed or Slurm does not say RUNNING.
     pub(crate) async fn look(&self, handles: &[HandleV1]) -> Vec<Observation> {
+        let unchanged = self.unchanged(handles).await;
         let mut read = Vec::with_capacity(handles.len());
-        for handle in handles {
-            read.push(self.files(handle).await);
+        for (handle, unchanged) in handles.iter().zip(&unchanged) {
+            read.push(if unchanged.is_some() { None } else { Some(self.dated_files(handle).await) });
         }
-        let open = |read: &Answer<Option<(About, Files)>>| match read {
-            Ok(Some((_, files))) => look::alone(files).is_none(),
-            _ => false,
+        let open = |read: &Option<Answer<Option<Dated>>>| match read {
+            Some(Ok(Some(dated))) => look::alone(&dated.files).is_none(),
+            Some(_) => false,
+            None => true,
         };
         let jobs = if read.iter().any(open) { Some(self.queue.now().await) } else { None };
+        let mut running = Vec::with_capacity(handles.len());
+        let mut doubted = false;
+        for ((handle, unchanged), read) in handles.iter().zip(unchanged).zip(&mut read) {
+            let runs_on = unchanged.and_then(|files| match &jobs {
+                Some(Ok(jobs)) => look::runs_on(&handle.key, &files, jobs, &plan::name(&handle.key)),
+                _ => None,
+            });
+            if runs_on.is_none() && read.is_none() {
+                *read = Some(self.dated_files(handle).await);
+                doubted = true;
+            }
+            running.push(runs_on);
+        }
+        // Files are judged by the queue as it was read after them. A controller that does not answer is asked once.
+        let jobs = match jobs {
+            Some(Ok(_)) if doubted => Some(self.queue.now().await),
+            jobs => jobs,
+        };
         let mut seen = Vec::with_capacity(handles.len());
-        for (handle, files) in handles.iter().zip(read) {
-            let observed = match files {
-                Ok(Some((_, files))) => self.look_at(handle, files, jobs.as_ref()).await,
-                Ok(None) => Ok(Observation {
-                    key: handle.key.clone(),
-                    state: InstanceState::Gone,
-                    reason: "there is no such run directory".to_owned(),
-                    ..Observation::default()
-                }),
-                Err(why) => Err(why),
+        for ((handle, running), read) in handles.iter().zip(running).zip(read) {
+            let observed = match (running, read) {
+                (Some(running), _) => Ok(running),
+                (None, Some(read)) => self.look_fully(handle, read, jobs.as_ref()).await,
+                (None, None) => Err(RemoteError::could_not_ask("it was not looked at")),
             };
             seen.push(observed.unwrap_or_else(|why| Observation::unknown(handle.key.as_str(), why)));
         }
+        // Instances that nobody asks for any more.
+        lock(&self.lately).retain(|_, dated| dated.read.elapsed() < 2 * READ_AGAIN);
         seen
+    }
+
+    /// What the files of instances said that ran at the last look, where their directory is as it was then.
+    async fn unchanged(&self, handles: &[HandleV1]) -> Vec<Option<Files>> {
+        let known: Vec<Option<Dated>> = {
+            let lately = lock(&self.lately);
+            let fresh =
+                |handle: &HandleV1, dated: &Dated| dated.owner == handle.owner && dated.read.elapsed() < READ_AGAIN;
+            let of = |handle: &HandleV1| lately.get(&handle.key).filter(|dated| fresh(handle, dated)).cloned();
+            handles.iter().map(of).collect()
+        };
+        let base = self.base.clone();
+        let places: Vec<Place> = handles.iter().map(|handle| self.place(&handle.key)).collect();
+        let compared = on_disk(move || {
+            let same = |(dated, place): (Option<Dated>, Place)| {
+                dated.filter(|dated| place.changed().is_some_and(|changed| changed == dated.changed))
+            };
+            base.here()?;
+            Ok(known.into_iter().zip(places).map(|both| same(both).map(|dated| dated.files)).collect())
+        });
+        compared.await.unwrap_or_else(|_| vec![None; handles.len()])
+    }
+
+    /// As [`Site::files`], with the time of the directory's last change before they were read.
+    async fn dated_files(&self, handle: &HandleV1) -> Answer<Option<Dated>> {
+        let (place, read) = (self.place(&handle.key), Instant::now());
+        let changed = on_disk(move || Ok(place.changed())).await?;
+        let found = self.files(handle).await?;
+        let changed = changed.unwrap_or(SystemTime::UNIX_EPOCH);
+        Ok(found.map(|(_, files)| Dated { owner: handle.owner.clone(), changed, read, files }))
+    }
+
+    async fn look_fully(
+        &self,
+        handle: &HandleV1,
+        read: Answer<Option<Dated>>,
+        jobs: Option<&Answer<Arc<Jobs>>>,
+    ) -> Answer<Observation> {
+        lock(&self.lately).remove(&handle.key);
+        let Some(dated) = read? else {
+            return Ok(Observation {
+                key: handle.key.clone(),
+                state: InstanceState::Gone,
+                reason: "there is no such run directory".to_owned(),
+                ..Observation::default()
+            });
+        };
+        let observed = self.look_at(handle, dated.files.clone(), jobs).await?;
+        if observed.state == InstanceState::Running && matches!(dated.files.claim, Some(Claim::Job { .. })) {
+            lock(&self.lately).insert(handle.key.clone(), dated);
+        }
+        Ok(observed)
     }
 
     /// One look, with the queue as it was read after the files.

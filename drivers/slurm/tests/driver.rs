@@ -163,6 +163,24 @@ async fn what_the_controller_gave_up_has_not_ended_while_something_of_it_runs() 
 }
 
 #[tokio::test]
+async fn what_ran_at_the_last_look_is_read_again_when_its_directory_has_changed() {
+    let world = World::new();
+    let (driver, next) = (world.manager().await, world.manager().await);
+    let made = driver.ensure(world.ensure("k", 1, "exec sleep 600")).await.expect("made");
+    becomes(&driver, &made.handle, InstanceState::Running).await;
+    assert_eq!(look(&driver, &made.handle).await.epoch, 1);
+    next.ensure(world.ensure("k", 2, "exec sleep 600")).await.expect("got");
+    let seen = look(&driver, &made.handle).await;
+    assert_eq!((seen.state, seen.epoch), (InstanceState::Running, 2));
+    // Its exit result, while the queue still shows a running job.
+    let file = |name: &str| world.dir.path().join("runs/instances/k").join(name);
+    std::fs::write(file("exit.tmp"), "3 100\n").expect("written");
+    std::fs::rename(file("exit.tmp"), file("exit")).expect("moved");
+    let ended = look(&driver, &made.handle).await;
+    assert_eq!((ended.state, ended.exit.exit_code), (InstanceState::Exited, 3));
+}
+
+#[tokio::test]
 async fn a_job_that_waits_is_adopted_stopped_and_never_starts() {
     let world = World::new();
     let driver = world.manager().await;
@@ -208,6 +226,34 @@ async fn twenty_are_seen_with_one_squeue() {
     let seen = driver.observe(&handles).await.expect("observed");
     assert!(seen.iter().all(|s| s.state == InstanceState::Creating), "{seen:?}");
     assert_eq!(calls() - before, 1);
+}
+
+#[tokio::test]
+async fn what_runs_no_more_is_seen_with_two_squeues_however_many_there_are() {
+    let world = World::new();
+    let driver = world.manager().await;
+    let mut handles = Vec::new();
+    for n in 0..5 {
+        let made = driver.ensure(world.ensure(&format!("k{n}"), 1, "exec sleep 600")).await.expect("made");
+        becomes(&driver, &made.handle, InstanceState::Running).await;
+        handles.push(made.handle);
+    }
+    let calls = || std::fs::read_to_string(world.slurm("squeue.calls")).unwrap_or_default().lines().count();
+    let observed = async |state: InstanceState| -> usize {
+        let before = calls();
+        let seen = driver.observe(&handles).await.expect("observed");
+        assert!(seen.iter().all(|s| s.state == state), "{state:?}: {seen:?}");
+        calls() - before
+    };
+    assert_eq!(observed(InstanceState::Running).await, 1);
+    world.say("squeue.says", "Unable to contact slurm controller");
+    assert_eq!(observed(InstanceState::Unknown).await, 1);
+    world.unsay("squeue.says");
+    assert_eq!(observed(InstanceState::Running).await, 1);
+    for job in 1..=handles.len() {
+        world.say(&format!("jobs/{job}/state"), "COMPLETING");
+    }
+    assert_eq!(observed(InstanceState::Running).await, 2);
 }
 
 #[tokio::test]
