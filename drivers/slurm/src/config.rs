@@ -129,6 +129,8 @@ mod tests {
         assert!(read(serde_json::json!({})).check().is_ok());
         for wrong in [
             serde_json::json!({"base": "runs"}),
+            serde_json::json!({"conf": "slurm.conf"}),
+            serde_json::json!({"bin_dir": "bin"}),
             serde_json::json!({"poll_interval": "100ms"}),
             serde_json::json!({"cpu_mhz": 0}),
             serde_json::json!({"command_timeout": "0s"}),

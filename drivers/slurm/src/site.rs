@@ -24,11 +24,11 @@ use crate::{answer, files, gate, plan};
 const STOP_SLACK: Duration = Duration::from_secs(60);
 /// How long a submission waits for a start that comes at once.
 const AT_ONCE: Duration = Duration::from_secs(3);
+/// How many submissions wait so at a time.
+const WAITS: usize = 4;
 /// How old what the files of a running task said may be, though its directory seems unchanged: times of some file
 /// systems are coarse.
 const READ_AGAIN: Duration = Duration::from_secs(30);
-/// How many submissions wait so at a time.
-const WAITS: usize = 4;
 /// How often a stop looks for the exit result.
 const STOP_LOOK: Duration = Duration::from_millis(100);
 /// How often a stop that has not ended the job says so again.
@@ -199,6 +199,9 @@ impl Site {
             let of = |handle: &HandleV1| lately.get(&handle.key).filter(|dated| fresh(handle, dated)).cloned();
             handles.iter().map(of).collect()
         };
+        if known.iter().all(Option::is_none) {
+            return vec![None; handles.len()];
+        }
         let base = self.base.clone();
         let places: Vec<Place> = handles.iter().map(|handle| self.place(&handle.key)).collect();
         let compared = on_disk(move || {

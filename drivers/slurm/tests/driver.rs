@@ -181,6 +181,15 @@ async fn what_ran_at_the_last_look_is_read_again_when_its_directory_has_changed(
 }
 
 #[tokio::test]
+async fn a_job_is_submitted_from_its_run_directory_and_not_from_the_agents() {
+    let world = World::new();
+    world.say("hold", "");
+    world.manager().await.ensure(world.ensure("k", 1, "true")).await.expect("made");
+    let from = std::fs::read_to_string(world.slurm("jobs/1/from")).expect("a directory");
+    assert_eq!(from.trim_end(), world.dir.path().join("runs/instances/k").display().to_string());
+}
+
+#[tokio::test]
 async fn a_job_that_waits_is_adopted_stopped_and_never_starts() {
     let world = World::new();
     let driver = world.manager().await;

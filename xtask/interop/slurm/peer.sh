@@ -136,8 +136,8 @@ E2
         for n in $(seq "$nodes"); do
             port
             # More than the machine has is fine: nothing is bound to processors.
-            echo "NodeName=p${mark}n$n NodeHostname=localhost NodeAddr=${ADDRESS:-127.0.0.1} Port=$got CPUs=64 RealMemory=8192 \
-                State=UNKNOWN"
+            echo "NodeName=p${mark}n$n NodeHostname=localhost NodeAddr=${ADDRESS:-127.0.0.1} Port=$got \
+                CPUs=64 RealMemory=8192 State=UNKNOWN"
         done
         echo "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
     } > "$dir/slurm.conf"

@@ -180,7 +180,8 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             let task = one_slot(&conn, &slot).await?;
             conn.ask(call::remote_gone(&task.slot)).await?;
             output::line(&format!("Slot {} counts as without an instance, as you declared", task.slot));
-            if task.seen() {
+            // Without a manager there is nobody who would ask.
+            if task.seen() && task.manager.is_some() {
                 output::line(&format!(
                     "What follows waits until the provider answers that it has no such instance. If it never can: \
                         drover remote forget {}",
