@@ -6,7 +6,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // Published: these know nothing of crates/.
     ("driver-proto", &[]),
     ("driver-check", &["driver-proto"]),
-    ("driver-sdk", &["driver-proto", "driver-sdk-derive", "undumpable"]),
+    ("driver-sdk", &["driver-proto", "driver-sdk-derive", "heap", "undumpable"]),
     ("driver-sdk-derive", &[]),
     ("cgroup", &["executor-proto"]),
     ("executor-proto", &[]),

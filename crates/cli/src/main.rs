@@ -15,7 +15,6 @@ mod failure;
 mod help;
 #[cfg(test)]
 mod job_reference;
-mod memory;
 mod output;
 #[cfg(test)]
 mod page;
@@ -135,8 +134,7 @@ enum Command {
 
 fn main() -> ExitCode {
     // Before the first thread.
-    heap::limit_arenas(heap::arenas(std::thread::available_parallelism().map_or(1, Into::into)));
-    heap::part_large_pieces();
+    heap::prepare();
     let tree = self::command();
     let args = argv::rewrite(std::env::args(), &tree);
     let matches = tree.clone().try_get_matches_from(&args);

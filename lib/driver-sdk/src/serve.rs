@@ -41,11 +41,13 @@ const SHUTDOWN_HOOK_MAX: Duration = Duration::from_millis(1000);
 /// Long enough for the answer to the order to leave, which no host relies on.
 const SHUTDOWN_FLUSH: Duration = Duration::from_millis(50);
 
-/// Runs a plugin's future on a runtime of one thread: small, and enough for a process that mostly waits.
+/// Runs a plugin's future on a runtime of one thread: small, and enough for a process that mostly waits. What a burst of
+/// calls has left free goes back to the system.
 pub fn block_on(plugin: impl Future<Output = ExitCode>) -> ExitCode {
+    heap::prepare();
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => {
-            let code = runtime.block_on(plugin);
+            let code = runtime.block_on(heap::beside(plugin));
             // Blocking work of the driver must not hold up the end.
             runtime.shutdown_background();
             code

@@ -11,6 +11,10 @@
 
 use std::time::Duration;
 
+mod rest;
+
+pub use rest::{beside, prepare};
+
 /// The number of arenas for a machine of `cores`: as many as threads can allocate at the same time, for more than that
 /// only keep memory apart; at least two, so that a background thread does not wait for the main one.
 pub fn arenas(cores: usize) -> usize {

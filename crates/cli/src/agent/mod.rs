@@ -81,7 +81,7 @@ pub(crate) fn run(args: AgentArgs) -> Result<ExitCode> {
     };
     let reloader =
         reload::Reloader::new(args, dev_dir.as_ref().map(tempfile::TempDir::path), tree, settings.tls.clone());
-    let result = runtime.block_on(crate::memory::beside(compose::run(settings, reloader, followers)));
+    let result = runtime.block_on(heap::beside(compose::run(settings, reloader, followers)));
     // What still runs on blocking threads has been told to stop and holds nothing that a kill would lose.
     for runtime in [Some(runtime), nodes].into_iter().flatten() {
         runtime.shutdown_timeout(std::time::Duration::from_secs(2));

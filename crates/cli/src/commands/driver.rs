@@ -8,6 +8,7 @@ mod schema;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use driver_sdk::block_on;
 
 /// Drivers that ship in this binary.
 pub(crate) const BUILT_IN: &[&str] =
@@ -54,7 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     open_files::raise();
     if args.plain_protocol {
         return match args.name.as_deref() {
-            Some("mock_remote") => Ok(serve(mock::serve_remote_as_plain())),
+            Some("mock_remote") => Ok(block_on(mock::serve_remote_as_plain())),
             other => {
                 bail!(
                     "-plain-protocol works only with mock_remote, not with {:?}; leave it out",
@@ -64,22 +65,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         };
     }
     Ok(match args.name.as_deref().unwrap_or_default() {
-        "docker" => serve(docker::serve()),
-        "docker_remote" => serve(docker::serve_remote()),
-        "exec" => serve(exec::serve()),
-        "mock" => serve(mock::serve()),
-        "mock_device" => serve(mock::serve_devices()),
-        "mock_remote" => serve(mock::serve_remote()),
-        "raw_exec" => serve(raw_exec::serve()),
-        "remote_exec" => serve(remote_exec::serve()),
+        "docker" => block_on(docker::serve()),
+        "docker_remote" => block_on(docker::serve_remote()),
+        "exec" => block_on(exec::serve()),
+        "mock" => block_on(mock::serve()),
+        "mock_device" => block_on(mock::serve_devices()),
+        "mock_remote" => block_on(mock::serve_remote()),
+        "raw_exec" => block_on(raw_exec::serve()),
+        "remote_exec" => block_on(remote_exec::serve()),
         other => bail!(
             "no built-in driver {other:?}; the built-in drivers are {}, the built-in device plugin is {}",
             BUILT_IN.join(", "),
             DEVICES.join(", ")
         ),
     })
-}
-
-fn serve(driver: impl Future<Output = ExitCode>) -> ExitCode {
-    driver_sdk::block_on(crate::memory::beside(driver))
 }
