@@ -16,11 +16,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::driver::{Driver, Phase, Shared};
 use crate::error::{LaunchError, StartHostError};
+use crate::launches::Launches;
 use crate::options::{HostOptions, PluginSpec, Timing};
 use crate::process::find;
 use crate::reattach::{self, Record};
 use crate::reload::{Order, Reloaded};
-use crate::scope::{self, Marked};
+use crate::scope::{self, Mark, Marked};
 use crate::serves::{self, Serves};
 use crate::session;
 use crate::stderr::Tail;
@@ -321,7 +322,9 @@ impl DriverHost {
         let events = broadcast::channel(1024).0;
         let id = crate::backoff::random();
         let ending = EndingSignal::default();
-        let common = Arc::new(Common { id, socket_dir, state_dir, agent, timing, anew, registry, events, ending });
+        let launches = Launches::default();
+        let common =
+            Arc::new(Common { id, socket_dir, state_dir, agent, timing, anew, launches, registry, events, ending });
         let supervisors = TaskTracker::new();
         // Before any supervisor, also of a plugin that a reload adds, writes records of its own.
         let recorded = of_former_hosts(&common.state_dir, &names);
@@ -459,8 +462,8 @@ impl DriverHost {
             .iter()
             .filter_map(|plugin| Some(identify_process(&reattach::load(dir, plugin)?)?.pid))
             .collect();
-        // A process that this host has launched has a supervisor until its end, before and after it is recorded.
-        scope::marked(of, &self.common.socket_dir, |pid, mark| mark.host == self.common.id || recorded.contains(&pid))
+        let in_hand = |pid, mark: &Mark| self.common.launches.has(mark) || recorded.contains(&pid);
+        scope::marked(of, &self.common.socket_dir, in_hand)
     }
 
     /// Directory of the sockets of plugins and their executors, as the kernel spells it.

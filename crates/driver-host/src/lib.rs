@@ -15,6 +15,7 @@ mod exec;
 mod hclog;
 mod host;
 mod keeper;
+mod launches;
 mod options;
 mod process;
 mod reattach;

@@ -30,7 +30,7 @@ const WORKLOAD: &[u8] = b"NOMAD_ALLOC_ID=";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mark {
     command: String,
-    launch: String,
+    pub(crate) launch: String,
     pub(crate) host: String,
     pub(crate) plugin: String,
     socket_dir: PathBuf,
@@ -155,8 +155,8 @@ pub struct Marked {
     pub known: bool,
 }
 
-/// Those of these processes with a mark of this socket directory, without those that hang. `in_hand` tells whether this
-/// host has launched or found a plugin process. Blocking: inspects them all.
+/// Those of these processes with a mark of this socket directory, without those that hang. `in_hand` tells whether a
+/// process is a plugin's that this host has launched or found. Blocking: inspects them all.
 pub(crate) fn marked(
     of: impl IntoIterator<Item = u32>,
     socket_dir: &Path,
@@ -175,11 +175,7 @@ pub(crate) fn marked(
     };
     let all: Vec<_> = heard.words.into_iter().filter_map(look).collect();
     let is_plugin = |mark: &Mark, line: &[Vec<u8>]| mark.is_plugin(&line.iter().map(Vec::as_slice).collect::<Vec<_>>());
-    let live: Vec<&Mark> = all
-        .iter()
-        .filter(|(pid, mark, _, line)| is_plugin(mark, line) && in_hand(*pid, mark))
-        .map(|(_, mark, ..)| mark)
-        .collect();
+    let live: Vec<&Mark> = all.iter().filter(|(pid, mark, ..)| in_hand(*pid, mark)).map(|(_, mark, ..)| mark).collect();
     let one = |(pid, mark, serves, line): &(u32, Mark, bool, Vec<Vec<u8>>)| {
         let known = *serves || live.iter().any(|live| live.launch == mark.launch);
         Some(Marked {

@@ -33,6 +33,7 @@ use crate::devices;
 use crate::driver::{Facts, Phase, Shared};
 use crate::error::{LaunchError, bounded};
 use crate::host::{Ending, EndingSignal, Granted, Registry, nobody_listens, sweep_dead_sockets};
+use crate::launches::Launches;
 use crate::options::{AgentConfig, PluginSpec, Timing};
 use crate::process::{KillOnDrop, OutputPipes, Place, Process, find, launch};
 use crate::reattach::{self, Record};
@@ -61,6 +62,7 @@ pub(crate) struct Common {
     pub(crate) timing: Timing,
     /// Drivers whose processes of a former agent are not kept.
     pub(crate) anew: BTreeSet<String>,
+    pub(crate) launches: Launches,
     pub(crate) registry: Registry,
     pub(crate) events: broadcast::Sender<DriverEvent>,
     pub(crate) ending: EndingSignal,
@@ -364,7 +366,9 @@ impl Supervisor {
                 self.remember(Record::new(&spec.name, process, digest.to_owned()));
             }
         };
+        let in_hand = common.launches.begin(&mark);
         let (process, address) = launch(spec, place, common.timing.handshake, spawned).await?;
+        in_hand.until_the_end_of(&process);
         let guard = KillOnDrop::new(&process);
         let limit = common.timing.setup_call;
         let reached = async {

@@ -1,12 +1,13 @@
 //! A plugin over a restart of the agent: kept when it is the very one, otherwise replaced, and strangers untouched.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use driver_host::{DriverHost, Ending, PluginSpec, Reloaded};
+use driver_host::{DriverHost, Ending, HostOptions, PluginSpec, Reloaded};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, alive, eventually, fake, launched, options, signal, soon, task};
+use crate::support::{Dir, Fixture, alive, eventually, fake, fake_plugin, launched, options, signal, soon, task};
 
 /// Ends the host and leaves its plugins; then starts another on the same directories.
 async fn restart(fixture: Fixture, plugins: Vec<PluginSpec>, meanwhile: impl FnOnce(&Path)) -> Fixture {
@@ -60,6 +61,36 @@ async fn the_same_process_is_kept_and_still_logs() {
     // A reattached process that dies is noticed and replaced too.
     signal(after.pid.expect("runs"), Signal::KILL);
     assert_eq!(soon(driver.wait_ready(1)).await, 2);
+    fixture.finish().await;
+}
+
+/// Nobody else's words tell that such a process is the plugin: its command line is another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_that_becomes_another_program_is_known_as_the_plugin_before_and_after_a_restart() {
+    let scripts = Dir::new("script");
+    let script = scripts.path().join("wrapper");
+    std::fs::write(&script, format!("#!/bin/sh\nexec {:?} mock\n", fake_plugin())).expect("written");
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("executable");
+    let spec = || PluginSpec { name: "mock".into(), command: script.clone(), ..PluginSpec::default() };
+    let known = |fixture: &Fixture, pid: u32| {
+        let marked = fixture.host.marked([pid]);
+        marked.iter().map(|process| (process.plugin.clone(), process.known)).collect::<Vec<_>>()
+    };
+    let fixture = Fixture::new(vec![spec()]);
+    let pid = fixture.fingerprint("mock", |f| f.healthy).await.pid.expect("runs");
+    assert_eq!(known(&fixture, pid), [("mock".to_owned(), true)]);
+    let fixture = restart(fixture, vec![spec()], |_| ()).await;
+    assert_eq!(fixture.fingerprint("mock", |f| f.healthy).await.pid, Some(pid));
+    assert_eq!(known(&fixture, pid), [("mock".to_owned(), true)]);
+    // What an ended host has left is nobody's.
+    let other = fake("other", &["mock"]);
+    let Fixture { dir, host } = fixture;
+    host.shutdown(Ending::LeaveRunning).await;
+    let strange =
+        DriverHost::start(HostOptions { state_dir: dir.path().join("new"), ..options(dir.path(), vec![other]) });
+    let fixture = Fixture { dir, host: strange.expect("host starts") };
+    assert_eq!(known(&fixture, pid), [("mock".to_owned(), false)]);
+    signal(pid, Signal::KILL);
     fixture.finish().await;
 }
 
