@@ -52,6 +52,17 @@ pub(crate) fn refused(stderr: &str) -> bool {
     [FULL, WRONG].concat().iter().any(|known| stderr.contains(known))
 }
 
+/// Whether a refusal is for want of room.
+pub(crate) fn is_full(refusal: &RemoteError) -> bool {
+    let text = refusal.to_string();
+    FULL.iter().any(|known| text.contains(known))
+}
+
+/// Whether a refusal is of job arrays, which a site can switch off or limit.
+pub(crate) fn no_arrays(refusal: &RemoteError) -> bool {
+    refusal.to_string().contains("Invalid job array")
+}
+
 /// Whether a command says that it knows no such job, which confirms nothing.
 pub(crate) fn no_such_job(stderr: &str) -> bool {
     ["Invalid job id specified", "already completing or completed", "Job/step already completing or completed"]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use driver_sdk::RemoteError;
+use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
 use crate::answer::last_lines;
@@ -72,16 +73,36 @@ impl Commands {
     ///
     /// A drop ends the command.
     pub(crate) async fn run(&self, name: &str, args: &[String]) -> Result<Said, RemoteError> {
-        self.run_in(Path::new("/"), name, args).await
+        self.run_in(Path::new("/"), name, args, "").await
     }
 
-    /// The same in a directory, which Slurm tells the job as SLURM_SUBMIT_DIR.
-    pub(crate) async fn run_in(&self, dir: &Path, name: &str, args: &[String]) -> Result<Said, RemoteError> {
+    /// The same in a directory, which Slurm tells the job as SLURM_SUBMIT_DIR. `input` is what the command reads.
+    pub(crate) async fn run_in(
+        &self,
+        dir: &Path,
+        name: &str,
+        args: &[String],
+        input: &str,
+    ) -> Result<Said, RemoteError> {
         let mut command = self.command(name);
         command.current_dir(dir);
         command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        if !input.is_empty() {
+            command.stdin(Stdio::piped());
+        }
         let limit = self.config.command_timeout;
-        let output = match tokio::time::timeout(limit, command.output()).await {
+        let run = async {
+            let mut child = command.spawn()?;
+            let typed = child.stdin.take();
+            let typing = async {
+                // A command that reads no further says why by itself.
+                if let Some(mut typed) = typed {
+                    let _ = typed.write_all(input.as_bytes()).await;
+                }
+            };
+            tokio::join!(typing, child.wait_with_output()).1
+        };
+        let output = match tokio::time::timeout(limit, run).await {
             Ok(Ok(output)) => output,
             Ok(Err(why)) => {
                 return Err(RemoteError::could_not_ask(format!(

@@ -31,8 +31,11 @@ pub(crate) struct PluginConfig {
     #[config(default = "2s")]
     pub(crate) poll_interval: Duration,
     /// Submissions a second of this node; what waits is looked at in between.
-    #[config(default = 100.0)]
+    #[config(default = 500.0)]
     pub(crate) submissions_per_second: f64,
+    /// Tasks of one kind that are submitted together become a job array, such as those of a group with a high count.
+    #[config(default = true)]
+    pub(crate) arrays: bool,
     /// How long a command may take.
     #[config(default = "30s")]
     pub(crate) command_timeout: Duration,

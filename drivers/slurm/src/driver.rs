@@ -284,11 +284,11 @@ impl RemoteDriver for Driver {
             return Ok(sample.clone());
         }
         let Some((_, files)) = site.files(&handle).await? else { return Ok(None) };
-        let Some(Claim::Job { id, .. }) = files.claim.filter(|_| files.exit.is_none()) else {
+        let Some(Claim::Job { number, .. }) = files.claim.filter(|_| files.exit.is_none()) else {
             return Ok(None);
         };
         let now = Instant::now();
-        let used = site.usage(id).await?;
+        let used = site.usage(number).await?;
         // Just after its start Slurm has measured nothing.
         let Some((seconds, memory)) = used else { return Ok(Some(TaskUsage::default())) };
         let percent = last
@@ -309,7 +309,7 @@ impl RemoteDriver for Driver {
         io: ExecIo,
     ) -> Answer<TaskExit> {
         let (site, handle) = self.resolve(handle)?;
-        let (job, _) = site.claimant(&handle, epoch).await?;
+        let (_, job) = site.claimant(&handle, epoch).await?;
         exec::run(&site, &site.place(&handle.key).dir, job, &command, tty, io).await
     }
 }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Reading decides, not the result of the link: on NFS a repeated link can tell its own maker that the name exists. ME
-//! is job number, restart count and something random, so that each run is a claimant of its own: a job that was put
+//! is job, restart count and something random, so that each run is a claimant of its own: a job that was put
 //! back into the queue has another restart count, and a controller that came back with an old state starts a job again
 //! with the same one.
 //!
@@ -40,8 +40,11 @@ cd {dir} 2>/dev/null || exit {REFUSED}
 exec 9<> alive
 flock -s -w 60 9 || exit {CANNOT_CLAIM}
 read -r random < /proc/sys/kernel/random/uuid || exit {CANNOT_CLAIM}
-me="$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}.$random"
-printf '%s job %s %s\n' "$me" "$(date +%s)" "${{SLURM_JOB_NODELIST:--}}" > "claim.$me" || exit {CANNOT_CLAIM}
+id=$SLURM_JOB_ID
+[ -z "$SLURM_ARRAY_TASK_ID" ] || id="${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID"
+me="$id.${{SLURM_RESTART_COUNT:-0}}.$random"
+printf '%s job %s %s %s\n' "$me" "$(date +%s)" "${{SLURM_JOB_NODELIST:--}}" "$SLURM_JOB_ID" > "claim.$me" ||
+    exit {CANNOT_CLAIM}
 ln "claim.$me" claim 2>/dev/null
 winner=
 read -r winner rest 2>/dev/null < claim || exit {CANNOT_CLAIM}
@@ -50,7 +53,9 @@ if [ "$winner" != "$me" ]; then
     echo "$me: the directory was claimed by $winner" >&2
     exit {REFUSED}
 fi
-unset SLURM_EXPORT_ENV
+# That it is part of an array is a matter of the submission.
+unset SLURM_EXPORT_ENV SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_ARRAY_TASK_COUNT SLURM_ARRAY_TASK_MAX \
+    SLURM_ARRAY_TASK_MIN SLURM_ARRAY_TASK_STEP
 # A shell that waits would die of the signals that are meant for the task; a handler is not inherited.
 again=0
 for signal in HUP INT QUIT USR1 USR2 TERM ALRM CONT; do trap 'again=1' "$signal"; done
@@ -70,6 +75,23 @@ printf '%s %s\n' "$code" "$(date +%s)" > exit.tmp
 sync exit.tmp 2>/dev/null || sync
 mv -f exit.tmp exit
 exit "$code"
+"#
+    )
+}
+
+/// The batch script of an array: each job is the gate of the run directory with its index.
+pub(crate) fn array(dirs: &[(u32, &Path)]) -> String {
+    let case = |(n, dir): &(u32, &Path)| format!("{n}) dir={} ;;\n", quoted(&dir.display().to_string()));
+    let cases: String = dirs.iter().map(case).collect();
+    format!(
+        r#"#!/bin/sh
+# Tasks that were submitted together.
+dir=
+case "$SLURM_ARRAY_TASK_ID" in
+{cases}esac
+[ -n "$dir" ] && [ -x "$dir/gate.sh" ] || exit {REFUSED}
+export SLURM_SUBMIT_DIR="$dir"
+exec "$dir/gate.sh" >> "$dir/gate.log" 2>&1
 "#
     )
 }

@@ -15,7 +15,8 @@
 //! queue.rs     one squeue for all who ask, at most two a second
 //! place.rs     the run directory: claims, epochs, results
 //! files.rs     files of a task, brought and renewed
-//! site.rs      one cluster: submits, looks, stops, acknowledges
+//! submit.rs    sbatch: submissions of one kind together are a job array
+//! site.rs      one cluster: creates, looks, stops, acknowledges
 //! logs.rs      output by byte offset
 //! exec.rs      commands beside a task
 //! doctor.rs    what tasks will need, looked at before there is one
@@ -39,6 +40,7 @@ mod place;
 mod plan;
 mod queue;
 mod site;
+mod submit;
 mod tables;
 
 pub use driver::Driver;

@@ -6,7 +6,7 @@ use driver_sdk::{InstanceState, Observation, TaskExit};
 
 use crate::place::{Claim, Exit, Files};
 use crate::queue::Jobs;
-use crate::tables::{Job, Phase};
+use crate::tables::{Job, JobId, Phase};
 
 /// How long a submission that was answered may be missing from the queue before it counts as lost.
 const APPEARS_WITHIN: Duration = Duration::from_secs(15);
@@ -24,7 +24,7 @@ pub(crate) enum Step {
     /// has ended only if these nodes are heard; an empty expression: it has ended in any case.
     Ended { why: String, out_of_memory: bool, nodes: String },
     /// Its job is not in the queue any more.
-    Absent { id: u64, nodes: String },
+    Absent { id: JobId, nodes: String },
 }
 
 /// What the files say by themselves; `None` when the queue has to be asked.
@@ -45,16 +45,16 @@ pub(crate) fn together(files: &Files, jobs: &Jobs, name: &str) -> Step {
         return step;
     }
     match &files.claim {
-        Some(Claim::Job { id, nodes, .. }) => match jobs.job(name, *id) {
+        Some(Claim::Job { id, nodes, .. }) => match jobs.job(name, &files.arrays, *id) {
             Some(job) => of_job(job, nodes),
             None => Step::Absent { id: *id, nodes: nodes.clone() },
         },
         _ => {
             let unstarted = |job: &&Job| matches!(job.phase(), Phase::Waiting | Phase::Running | Phase::Unclear);
-            if let Some(job) = jobs.named(name).iter().find(unstarted) {
+            if let Some(job) = jobs.of_instance(name, &files.arrays).find(unstarted) {
                 return Step::Known(InstanceState::Creating, job.told());
             }
-            match jobs.named(name).last() {
+            match jobs.of_instance(name, &files.arrays).last() {
                 Some(job) => Step::Close(format!("the job {} ended before the task started: {}", job.id, job.told())),
                 None if files.sent_for.is_some_and(|age| age < APPEARS_WITHIN) => {
                     Step::Known(InstanceState::Creating, "the job has been submitted".to_owned())
@@ -65,12 +65,22 @@ pub(crate) fn together(files: &Files, jobs: &Jobs, name: &str) -> Step {
     }
 }
 
-/// The observation of an instance that ran when its files were read, while Slurm says that exactly its job is RUNNING.
-/// `None` for every other state: a job that completes may have left its exit result.
-pub(crate) fn runs_on(key: &str, files: &Files, jobs: &Jobs, name: &str) -> Option<Observation> {
-    let Some(Claim::Job { id, .. }) = &files.claim else { return None };
-    jobs.job(name, *id).filter(|job| job.state == "RUNNING")?;
-    Some(observation(key, files, Some(jobs), name, &Step::Known(InstanceState::Running, String::new())))
+/// The observation of an instance whose directory has not changed since its files were read, while Slurm says that
+/// exactly its job is RUNNING, or still waits. `None` for every other state: a job that completes may have left its exit
+/// result.
+pub(crate) fn stays(key: &str, files: &Files, jobs: &Jobs, name: &str) -> Option<Observation> {
+    let step = match &files.claim {
+        Some(Claim::Job { id, .. }) => {
+            jobs.job(name, &files.arrays, *id).filter(|job| job.state == "RUNNING")?;
+            Step::Known(InstanceState::Running, String::new())
+        }
+        Some(_) => return None,
+        None => {
+            let job = jobs.job(name, &files.arrays, files.job?).filter(|job| job.phase() == Phase::Waiting)?;
+            Step::Known(InstanceState::Creating, job.told())
+        }
+    };
+    Some(observation(key, files, Some(jobs), name, &step))
 }
 
 /// What the state of the claimant's job says.
@@ -114,7 +124,7 @@ pub(crate) fn observation(key: &str, files: &Files, jobs: Option<&Jobs>, name: &
         seen.provider_id = format!("job {id}");
         seen.attributes.insert("job_id".into(), id.to_string());
     }
-    let state = job.and_then(|id| jobs?.job(name, id)).map(Job::told);
+    let state = job.and_then(|id| jobs?.job(name, &files.arrays, id)).map(Job::told);
     if let Some(state) = &state {
         seen.attributes.insert("slurm_state".into(), state.clone());
     }
@@ -162,15 +172,17 @@ fn time(seconds: u64) -> Option<SystemTime> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::place::Member;
     use crate::tables;
 
     fn claimed() -> Files {
-        let claim = Claim::Job { id: 7, restarts: 0, at: 100, nodes: "n1".into() };
-        Files { epoch: 2, claim: Some(claim), job: Some(7), ..Files::default() }
+        let id = JobId::single(7);
+        let claim = Claim::Job { id, number: 7, restarts: 0, at: 100, nodes: "n1".into() };
+        Files { epoch: 2, claim: Some(claim), job: Some(id), ..Files::default() }
     }
 
     fn jobs(text: &str) -> Jobs {
-        Jobs::of(tables::squeue(text))
+        Jobs::new(tables::squeue(text))
     }
 
     #[test]
@@ -186,19 +198,48 @@ mod tests {
     }
 
     #[test]
-    fn only_a_running_job_spares_a_look_at_the_files() {
-        for (state, spared) in [("RUNNING", true), ("COMPLETING", false), ("SUSPENDED", false), ("NODE_FAIL", false)] {
-            let seen = runs_on("k", &claimed(), &jobs(&format!("7|k|{state}|n1|None\n")), "k");
-            assert_eq!(seen.is_some_and(|seen| seen.state == InstanceState::Running), spared, "{state}");
+    fn a_job_that_runs_or_waits_spares_a_look_at_the_files_and_no_other_does() {
+        let seen = |files: &Files, text: &str| stays("k", files, &jobs(text), "k").map(|seen| seen.state);
+        for state in ["RUNNING", "COMPLETING", "SUSPENDED", "NODE_FAIL", "PENDING"] {
+            let spared = (state == "RUNNING").then_some(InstanceState::Running);
+            assert_eq!(seen(&claimed(), &format!("7|k|{state}|n1|None\n")), spared, "{state}");
         }
-        let other = jobs("8|k|RUNNING|n1|None\n7|other|RUNNING|n1|None\n");
-        assert_eq!(runs_on("k", &claimed(), &other, "k"), None, "another job");
+        assert_eq!(seen(&claimed(), "8|k|RUNNING|n1|None\n7|other|RUNNING|n1|None\n"), None, "another job");
+        let waits = Files { claim: None, ..claimed() };
+        for state in ["PENDING", "RUNNING", "CANCELLED"] {
+            let spared = (state == "PENDING").then_some(InstanceState::Creating);
+            assert_eq!(seen(&waits, &format!("7|k|{state}||Priority\n")), spared, "{state}");
+        }
+        assert_eq!(seen(&Files { job: None, ..waits.clone() }, "7|k|PENDING||None\n"), None, "an answer was lost");
+        assert_eq!(seen(&Files { claim: Some(Claim::Sealed), ..waits }, "7|k|PENDING||None\n"), None);
+    }
+
+    #[test]
+    fn a_job_of_an_array_is_told_from_its_siblings() {
+        let id = JobId { number: 7, index: Some(1) };
+        let arrays = vec![Member { array: "a".into(), index: 1 }];
+        let waits = Files { job: Some(id), arrays, sent_for: Some(Duration::from_secs(60)), ..Files::default() };
+        let text = "7_0|a|RUNNING|n1|None\n7_1|a|PENDING||Priority\n7_2|a|CANCELLED||None\n";
+        let step = together(&waits, &jobs(text), "k");
+        assert_eq!(step, Step::Known(InstanceState::Creating, "PENDING (Priority)".into()));
+        // The answer was lost: the array is known by its name.
+        let lost = Files { job: None, ..waits.clone() };
+        assert_eq!(jobs(text).live("k", &lost.arrays), Some(id));
+        assert_eq!(together(&lost, &jobs(text), "k"), step);
+        let siblings = "7_0|a|RUNNING|n1|None\n7_2|a|RUNNING|n1|None\n7_1|other|RUNNING|n1|None\n";
+        assert!(matches!(together(&waits, &jobs(siblings), "k"), Step::Close(_)));
+        assert_eq!(jobs(siblings).live("k", &waits.arrays), None);
+        let claim = Claim::Job { id, number: 9, restarts: 0, at: 100, nodes: "n1".into() };
+        let runs = Files { claim: Some(claim), ..waits };
+        let seen = stays("k", &runs, &jobs("7_1|a|RUNNING|n1|None\n"), "k").expect("it runs");
+        assert_eq!((seen.state, seen.provider_id.as_str()), (InstanceState::Running, "job 7_1"));
+        assert_eq!(together(&runs, &jobs(siblings), "k"), Step::Absent { id, nodes: "n1".into() });
     }
 
     #[test]
     fn a_purge_is_no_end() {
         let step = together(&claimed(), &jobs("8|other|RUNNING|n1|None"), "k");
-        assert_eq!(step, Step::Absent { id: 7, nodes: "n1".into() });
+        assert_eq!(step, Step::Absent { id: JobId::single(7), nodes: "n1".into() });
         assert_eq!(observation("k", &claimed(), None, "k", &step).state, InstanceState::Unknown);
         // The number is used again, for something else.
         assert_eq!(together(&claimed(), &jobs("7|other|RUNNING|n1|None"), "k"), step);
@@ -219,7 +260,7 @@ mod tests {
 
     #[test]
     fn what_has_not_started_waits_with_its_reason_or_is_closed() {
-        let asked = Files { job: Some(7), sent_for: Some(Duration::from_secs(60)), ..Files::default() };
+        let asked = Files { job: Some(JobId::single(7)), sent_for: Some(Duration::from_secs(60)), ..Files::default() };
         let waits = together(&asked, &jobs("7|k|PENDING||Resources"), "k");
         assert_eq!(waits, Step::Known(InstanceState::Creating, "PENDING (Resources)".into()));
         for text in ["7|k|CANCELLED||None", ""] {

@@ -7,7 +7,7 @@
 //!                lock         held (flock) while an epoch is compared and the change is made
 //!                claim        who may start: a job, or nobody any more
 //!                alive        its lock (flock) is shared by all that runs of it
-//!                sending, job a submission was begun; its number
+//!                sending, job a submission was begun, of which arrays it is part; its job
 //!                gate.sh task.sh env beside.sh task/ alloc/ out err exit
 //!                acknowledged the result was stored: only the claim is kept
 //! ```
@@ -22,6 +22,8 @@ use std::time::{Duration, SystemTime};
 use driver_sdk::RemoteError;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
+
+use crate::tables::JobId;
 
 /// What is done or refused.
 pub(crate) type Answer<T> = Result<T, RemoteError>;
@@ -38,8 +40,8 @@ pub(crate) struct About {
 /// Who has the claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// A job of Slurm: number, restart count, start in seconds since 1970, nodes.
-    Job { id: u64, restarts: u64, at: u64, nodes: String },
+    /// A job of Slurm: its name there, its own number, restart count, start in seconds since 1970, nodes.
+    Job { id: JobId, number: u64, restarts: u64, at: u64, nodes: String },
     /// Nobody, before there was an instance.
     Sealed,
     /// Nobody, although the instance had been asked for; why.
@@ -57,14 +59,24 @@ pub(crate) struct Exit {
     pub(crate) oom: bool,
 }
 
+/// A job of an array that was submitted for an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Member {
+    /// Name of the array.
+    pub(crate) array: String,
+    pub(crate) index: u32,
+}
+
 /// Everything that the files say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Files {
     pub(crate) epoch: u64,
     pub(crate) claim: Option<Claim>,
     pub(crate) exit: Option<Exit>,
-    /// Number that `sbatch` has answered.
-    pub(crate) job: Option<u64>,
+    /// The job that `sbatch` has answered.
+    pub(crate) job: Option<JobId>,
+    /// Submissions as part of an array, also those whose answer is not known.
+    pub(crate) arrays: Vec<Member>,
     /// Age of the newest submission.
     pub(crate) sent_for: Option<Duration>,
     pub(crate) acknowledged: bool,
@@ -244,7 +256,7 @@ impl Place {
     }
 
     pub(crate) fn files(&self) -> Answer<Files> {
-        let number = |text: Option<String>| text.and_then(|t| t.trim().parse().ok());
+        let number = |text: Option<String>| text.and_then(|t| t.trim().parse::<u64>().ok());
         let exit = read(&self.file("exit"))?.and_then(|text| {
             let mut words = text.trim_end().splitn(3, ' ');
             let (code, at) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
@@ -257,7 +269,8 @@ impl Place {
             epoch: number(read(&self.file("epoch"))?).unwrap_or(0),
             claim: read(&self.file("claim"))?.map(|text| read_claim(&text)).transpose()?,
             exit,
-            job: number(read(&self.file("job"))?),
+            job: read(&self.file("job"))?.and_then(|text| text.trim().parse().ok()),
+            arrays: members(&read(&self.file("sending"))?.unwrap_or_default()),
             // A clock that is ahead over there makes it just now.
             sent_for: sent.and_then(|s| s.modified().ok()).map(|at| at.elapsed().unwrap_or_default()),
             acknowledged: read(&self.file("acknowledged"))?.is_some(),
@@ -326,18 +339,30 @@ impl Place {
         self.file("sending").exists()
     }
 
-    /// Notes that a submission is about to be sent; whether it is the first one whose answer is not known.
-    pub(crate) fn sending(&self) -> Answer<bool> {
+    /// Notes that a submission is about to be sent, by itself or as part of an array: a line for each.
+    pub(crate) fn sending(&self, member: Option<&Member>) -> Answer<()> {
         let path = self.file("sending");
-        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
-            Ok(file) => file.sync_all().map(|()| true).map_err(unclear("write", &path)),
-            Err(why) if why.kind() == ErrorKind::AlreadyExists => Ok(false),
-            Err(why) => Err(unclear("make", &path)(why)),
+        let line = member.map_or("alone\n".to_owned(), |member| format!("{} {}\n", member.array, member.index));
+        let write = || -> io::Result<()> {
+            let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
+            file.write_all(line.as_bytes())?;
+            file.sync_all()
+        };
+        write().map_err(unclear("write", &path))
+    }
+
+    /// Takes the last [`Place::sending`] back: nothing was taken.
+    pub(crate) fn unsent(&self) -> Answer<()> {
+        let path = self.file("sending");
+        let text = read(&path)?.unwrap_or_default();
+        match text.trim_end().rsplit_once('\n') {
+            Some((before, _)) => put(&path, 0o600, format!("{before}\n").as_bytes()),
+            None => remove(&path).map_err(unclear("remove", &path)),
         }
     }
 
-    /// Notes the number of the job.
-    pub(crate) fn sent(&self, id: u64) -> Answer<()> {
+    /// Notes the job.
+    pub(crate) fn sent(&self, id: JobId) -> Answer<()> {
         put(&self.file("job"), 0o600, id.to_string().as_bytes())
     }
 
@@ -353,6 +378,11 @@ impl Place {
             remove(&path).map_err(unclear("remove", &path))?;
         }
         Ok(())
+    }
+
+    /// Removes the directory, unless an earlier submission may have been taken.
+    pub(crate) fn remove_if_unsent(&self) -> Answer<()> {
+        if self.was_sending() { Ok(()) } else { self.remove() }
     }
 
     /// Removes the directory: no submission of it can be on its way.
@@ -400,23 +430,35 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
+/// What gates of older releases have not written is a job in no array.
+fn job_claim(me: &str, at: &str, nodes: &str, number: Option<&str>) -> Option<Claim> {
+    let mut parts = me.split('.');
+    let id: JobId = parts.next()?.parse().ok()?;
+    Some(Claim::Job {
+        id,
+        number: number.map_or(Ok(id.number), str::parse).ok()?,
+        restarts: parts.next()?.parse().ok()?,
+        at: at.parse().ok()?,
+        nodes: if nodes == "-" { String::new() } else { nodes.to_owned() },
+    })
+}
+
+/// The lines of `sending`; of a submission by itself there is none.
+fn members(text: &str) -> Vec<Member> {
+    let member = |line: &str| {
+        let (array, index) = line.split_once(' ')?;
+        Some(Member { array: array.to_owned(), index: index.parse().ok()? })
+    };
+    text.lines().filter_map(member).collect()
+}
+
 fn read_claim(text: &str) -> Answer<Claim> {
     let words: Vec<&str> = text.split(' ').map(str::trim).collect();
     let claim = match words[..] {
         ["sealed", ..] => Some(Claim::Sealed),
         ["over", why, ..] => Some(Claim::Over(why.replace('\u{a0}', " "))),
-        [me, "job", at, nodes] => {
-            let mut parts = me.split('.');
-            let mut number = || parts.next()?.parse().ok();
-            number().zip(number()).and_then(|(id, restarts)| {
-                Some(Claim::Job {
-                    id,
-                    restarts,
-                    at: at.parse().ok()?,
-                    nodes: if nodes == "-" { String::new() } else { nodes.to_owned() },
-                })
-            })
-        }
+        [me, "job", at, nodes] => job_claim(me, at, nodes, None),
+        [me, "job", at, nodes, number] => job_claim(me, at, nodes, Some(number)),
         _ => None,
     };
     claim.ok_or_else(|| RemoteError::could_not_ask(format!("the claim {text:?} cannot be read")))
@@ -452,10 +494,13 @@ mod tests {
         assert_eq!(place.close(&over), Ok(over.clone()));
         assert_eq!(place.close(&Claim::Sealed), Ok(over.clone()));
         assert_eq!(place.files().expect("read").claim, Some(over));
-        let job = Claim::Job { id: 7, restarts: 1, at: 99, nodes: "n[1-2]".into() };
-        assert_eq!(read_claim("7.1.5f0c job 99 n[1-2]\n"), Ok(job.clone()));
+        let job = |id, number| Claim::Job { id, number, restarts: 1, at: 99, nodes: "n[1-2]".into() };
+        assert_eq!(read_claim("7.1.5f0c job 99 n[1-2] 7\n"), Ok(job(JobId::single(7), 7)));
+        let member = JobId { number: 7, index: Some(2) };
+        assert_eq!(read_claim("7_2.1.5f0c job 99 n[1-2] 9\n"), Ok(job(member, 9)));
         // Gates of older releases.
-        assert_eq!(read_claim("7.1 job 99 n[1-2]\n"), Ok(job));
+        assert_eq!(read_claim("7.1.5f0c job 99 n[1-2]\n"), Ok(job(JobId::single(7), 7)));
+        assert_eq!(read_claim("7.1 job 99 n[1-2]\n"), Ok(job(JobId::single(7), 7)));
         assert!(read_claim("").is_err() && read_claim("7 job 1 n").is_err());
     }
 

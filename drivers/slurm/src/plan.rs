@@ -52,15 +52,18 @@ pub(crate) fn refused(task: &TaskConfig, options: &TaskOptions) -> Result<(), Re
     Ok(())
 }
 
-/// Options of `sbatch` for a task whose run directory is `dir`.
-pub(crate) fn options(
-    name: &str,
-    comment: &str,
-    dir: &Path,
-    task: &TaskConfig,
-    options: &TaskOptions,
-    config: &PluginConfig,
-) -> Vec<String> {
+/// Options of `sbatch` that belong to one submission: what it is called, and where it runs.
+pub(crate) fn own(name: &str, comment: &str, dir: &Path, output: &Path) -> [String; 4] {
+    [
+        format!("--job-name={name}"),
+        format!("--comment={comment}"),
+        format!("--chdir={}", dir.display()),
+        format!("--output={}", output.display()),
+    ]
+}
+
+/// Options of `sbatch` that a task shares with all of its kind.
+pub(crate) fn shared(task: &TaskConfig, options: &TaskOptions, config: &PluginConfig) -> Vec<String> {
     let allocated = task.resources.as_ref().and_then(|r| r.allocated_resources.as_ref());
     let positive = |n: i64| u64::try_from(n).unwrap_or(0);
     let mhz = allocated.and_then(|a| a.cpu.as_ref()).map_or(0, |c| positive(c.cpu_shares));
@@ -68,17 +71,12 @@ pub(crate) fn options(
     let mib = memory.map_or(0, |m| positive(m.memory_mb).max(positive(m.memory_max_mb)));
     let cpus = options.cpus.unwrap_or_else(|| mhz.div_ceil(config.cpu_mhz).max(1));
     let mut all: Vec<String> = vec![
-        "--parsable".into(),
         // Sites may put jobs back into the queue by default.
         "--no-requeue".into(),
         // The agent's environment stays here.
         "--export=NONE".into(),
         "--open-mode=append".into(),
         "--input=/dev/null".into(),
-        format!("--job-name={name}"),
-        format!("--comment={comment}"),
-        format!("--chdir={}", dir.display()),
-        format!("--output={}", dir.join("gate.log").display()),
         format!("--nodes={}", options.nodes),
         format!("--ntasks={}", options.ntasks),
         format!("--cpus-per-task={cpus}"),
@@ -140,7 +138,7 @@ mod tests {
     fn resources_become_options() {
         let config = PluginConfig { partition: Some("batch".into()), ..PluginConfig::default() };
         let wanted = TaskOptions { gres: Some("gpu:2".into()), time: Some("1:00:00".into()), ..wanted() };
-        let all = options("k", "c", Path::new("/r/k"), &task(5001, 300), &wanted, &config);
+        let all = shared(&task(5001, 300), &wanted, &config);
         for one in [
             "--cpus-per-task=3",
             "--mem=300M",
@@ -149,13 +147,11 @@ mod tests {
             "--time=1:00:00",
             "--no-requeue",
             "--export=NONE",
-            "--job-name=k",
-            "--chdir=/r/k",
         ] {
             assert!(all.iter().any(|o| o == one), "{one} in {all:?}");
         }
         let own = TaskOptions { cpus: Some(8), partition: Some("gpu".into()), ..wanted };
-        let all = options("k", "c", Path::new("/r/k"), &task(100, 0), &own, &config);
+        let all = shared(&task(100, 0), &own, &config);
         assert!(all.contains(&"--cpus-per-task=8".into()) && all.contains(&"--partition=gpu".into()), "{all:?}");
         assert!(!all.iter().any(|o| o.starts_with("--mem")), "{all:?}");
     }

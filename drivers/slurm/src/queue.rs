@@ -8,10 +8,15 @@ use driver_sdk::RemoteError;
 use tokio::sync::Mutex;
 
 use crate::command::Commands;
-use crate::tables::{self, Job, Phase};
+use crate::place::Member;
+use crate::tables::{self, Job, JobId, Phase};
 
 /// Time between two calls: at most two a second, however many ask.
 const APART: Duration = Duration::from_millis(500);
+/// A look that bears it takes an answer that is no older than this many times what the last call took …
+const SHARE: u32 = 50;
+/// … and than this.
+const OLDEST: Duration = Duration::from_secs(10);
 
 /// The jobs of this user at one moment.
 #[derive(Debug, Default)]
@@ -20,7 +25,7 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    pub(crate) fn of(jobs: Vec<Job>) -> Self {
+    pub(crate) fn new(jobs: Vec<Job>) -> Self {
         let mut by_name: HashMap<String, Vec<Job>> = HashMap::new();
         for job in jobs {
             by_name.entry(job.name.clone()).or_default().push(job);
@@ -29,18 +34,26 @@ impl Jobs {
     }
 
     /// All submissions of a name.
-    pub(crate) fn named(&self, name: &str) -> &[Job] {
+    fn named(&self, name: &str) -> &[Job] {
         self.by_name.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// The one with this number. Numbers are used again, so the name has to be the same.
-    pub(crate) fn job(&self, name: &str, id: u64) -> Option<&Job> {
-        self.named(name).iter().find(|job| job.id == id)
+    /// All submissions of an instance: those with its own name, and its part of arrays.
+    pub(crate) fn of_instance<'a>(&'a self, name: &str, arrays: &'a [Member]) -> impl Iterator<Item = &'a Job> {
+        let member =
+            |member: &'a Member| self.named(&member.array).iter().filter(move |job| job.id.index == Some(member.index));
+        self.named(name).iter().chain(arrays.iter().flat_map(member))
     }
 
-    /// A submission of this name that has not ended.
-    pub(crate) fn live(&self, name: &str) -> Option<&Job> {
-        self.named(name).iter().find(|job| job.phase() != Phase::Ended)
+    /// The one with this id. Numbers are used again, so the name has to be the same.
+    pub(crate) fn job(&self, name: &str, arrays: &[Member], id: JobId) -> Option<&Job> {
+        let found = self.named(name).iter().find(|job| job.id == id);
+        found.or_else(|| arrays.iter().find_map(|member| self.named(&member.array).iter().find(|job| job.id == id)))
+    }
+
+    /// A submission of this instance that has not ended.
+    pub(crate) fn live(&self, name: &str, arrays: &[Member]) -> Option<JobId> {
+        self.of_instance(name, arrays).find(|job| job.phase() != Phase::Ended).map(|job| job.id)
     }
 }
 
@@ -50,7 +63,14 @@ type Answer = Result<Arc<Jobs>, RemoteError>;
 pub(crate) struct Queue {
     commands: Commands,
     user: String,
-    last: Mutex<Option<(Instant, Answer)>>,
+    last: Mutex<Option<Last>>,
+}
+
+/// The last call.
+struct Last {
+    begun: Instant,
+    took: Duration,
+    answer: Answer,
 }
 
 impl Queue {
@@ -59,21 +79,34 @@ impl Queue {
     }
 
     /// The jobs as they were at some time after this call began.
-    #[expect(clippy::await_holding_invalid_type, reason = "everybody waits for the one call that is under way")]
     pub(crate) async fn now(&self) -> Answer {
-        let asked = Instant::now();
+        self.since(Instant::now()).await
+    }
+
+    /// As [`Queue::now`] for a look every `interval`. Where `squeue` takes long, the jobs are as they were a moment ago: for
+    /// thousands of jobs it keeps a core and the controller busy for a while.
+    pub(crate) async fn lately(&self, interval: Duration) -> Answer {
+        let now = Instant::now();
+        let took = self.last.lock().await.as_ref().map_or(Duration::ZERO, |last| last.took);
+        let age = (took * SHARE).min(OLDEST);
+        let wanted = if age > interval { now.checked_sub(age) } else { None };
+        self.since(wanted.unwrap_or(now)).await
+    }
+
+    #[expect(clippy::await_holding_invalid_type, reason = "everybody waits for the one call that is under way")]
+    async fn since(&self, wanted: Instant) -> Answer {
         let mut last = self.last.lock().await;
-        if let Some((begun, answer)) = &*last {
-            if *begun >= asked {
-                return answer.clone();
+        if let Some(last) = &*last {
+            if last.begun >= wanted {
+                return last.answer.clone();
             }
-            tokio::time::sleep_until((*begun + APART).into()).await;
+            tokio::time::sleep_until((last.begun + APART).into()).await;
         }
         let begun = Instant::now();
-        let args = ["-h", "-t", "all", "-u", &self.user, "-o", tables::SQUEUE_FORMAT].map(str::to_owned);
+        let args = ["-h", "-r", "-t", "all", "-u", &self.user, "-o", tables::SQUEUE_FORMAT].map(str::to_owned);
         let said = self.commands.run("squeue", &args).await;
-        let answer = said.and_then(|said| said.output("squeue")).map(|text| Arc::new(Jobs::of(tables::squeue(&text))));
-        *last = Some((begun, answer.clone()));
+        let answer = said.and_then(|said| said.output("squeue")).map(|text| Arc::new(Jobs::new(tables::squeue(&text))));
+        *last = Some(Last { begun, took: begun.elapsed(), answer: answer.clone() });
         answer
     }
 }

@@ -15,9 +15,10 @@ use tokio::sync::Semaphore;
 use crate::command::Commands;
 use crate::config::{PluginConfig, TaskOptions};
 use crate::look::{self, Step};
-use crate::place::{About, Answer, Base, Claim, Files, Place};
+use crate::place::{About, Answer, Base, Claim, Files, Member, Place};
 use crate::queue::{Jobs, Queue};
-use crate::tables::{self, Job, Phase};
+use crate::submit::{Submission, Submissions};
+use crate::tables::{self, Job, JobId, Phase};
 use crate::{answer, files, gate, plan};
 
 /// How long after SIGKILL an end may take before a stop is given up and asked for again.
@@ -26,9 +27,13 @@ const STOP_SLACK: Duration = Duration::from_secs(60);
 const AT_ONCE: Duration = Duration::from_secs(3);
 /// How many submissions wait so at a time.
 const WAITS: usize = 4;
-/// How old what the files of a running task said may be, though its directory seems unchanged: times of some file
-/// systems are coarse.
+/// How old what the files of a task said may be, though its directory seems unchanged: times of some file systems are
+/// coarse. Each time that nothing has changed, it may be twice as old …
 const READ_AGAIN: Duration = Duration::from_secs(30);
+/// … but never older.
+const READ_AGAIN_AT_LAST: Duration = Duration::from_mins(10);
+/// Work on files at a time. What hangs with its file system holds a thread.
+const ON_DISK: usize = 16;
 /// How often a stop looks for the exit result.
 const STOP_LOOK: Duration = Duration::from_millis(100);
 /// How often a stop that has not ended the job says so again.
@@ -44,6 +49,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Work on files, which may block for long.
 pub(crate) async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> Answer<T> + Send + 'static) -> Answer<T> {
+    static TURNS: Semaphore = Semaphore::const_new(ON_DISK);
+    let _turn = TURNS.acquire().await.map_err(RemoteError::could_not_ask)?;
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|why| Err(RemoteError::could_not_ask(why)))
 }
 
@@ -69,6 +76,8 @@ struct Dated {
     /// The last change of the directory before they were read.
     changed: SystemTime,
     read: Instant,
+    /// How old they may be.
+    patience: Duration,
     files: Files,
 }
 
@@ -79,7 +88,8 @@ pub(crate) struct Site {
     pub(crate) commands: Commands,
     queue: Queue,
     starting: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    /// Instances that ran at the last look, by key.
+    submissions: Arc<Submissions>,
+    /// Instances that ran or waited at the last look, by key.
     lately: Mutex<HashMap<String, Dated>>,
     /// Places to wait for a start that comes at once.
     waits: Semaphore,
@@ -91,9 +101,11 @@ impl Site {
     /// Opens the runtime's directory; blocks.
     pub(crate) fn open(config: &PluginConfig, root: &std::path::Path) -> Answer<Self> {
         let commands = Commands::new(config);
+        let base = Base::open(root)?;
         Ok(Self {
             config: config.clone(),
-            base: Base::open(root)?,
+            submissions: Arc::new(Submissions::new(commands.clone(), base.root.clone(), config.arrays)),
+            base,
             queue: Queue::new(commands.clone()),
             commands,
             starting: Mutex::default(),
@@ -144,32 +156,31 @@ impl Site {
         .await
     }
 
-    /// Looks at several instances with one call of `squeue` as a rule. Of those that ran at the last look the files are
-    /// read again only if their directory has changed or Slurm does not say RUNNING.
+    /// Looks at several instances with one call of `squeue` as a rule. Of those that ran or waited at the last look the
+    /// files are read again only if their directory has changed or Slurm says something else.
     pub(crate) async fn look(&self, handles: &[HandleV1]) -> Vec<Observation> {
         let unchanged = self.unchanged(handles).await;
-        let mut read = Vec::with_capacity(handles.len());
-        for (handle, unchanged) in handles.iter().zip(&unchanged) {
-            read.push(if unchanged.is_some() { None } else { Some(self.dated_files(handle).await) });
-        }
+        let mut read = self.dated_files(handles, &|n| unchanged[n].is_none()).await;
         let open = |read: &Option<Answer<Option<Dated>>>| match read {
             Some(Ok(Some(dated))) => look::alone(&dated.files).is_none(),
             Some(_) => false,
             None => true,
         };
-        let jobs = if read.iter().any(open) { Some(self.queue.now().await) } else { None };
-        let mut running = Vec::with_capacity(handles.len());
-        let mut doubted = false;
-        for ((handle, unchanged), read) in handles.iter().zip(unchanged).zip(&mut read) {
-            let runs_on = unchanged.and_then(|files| match &jobs {
-                Some(Ok(jobs)) => look::runs_on(&handle.key, &files, jobs, &plan::name(&handle.key)),
-                _ => None,
-            });
-            if runs_on.is_none() && read.is_none() {
-                *read = Some(self.dated_files(handle).await);
-                doubted = true;
-            }
-            running.push(runs_on);
+        // For what stands as it stood, a queue that is a moment old will do.
+        let jobs = match (read.iter().any(open), read.iter().flatten().next().is_some()) {
+            (false, _) => None,
+            (true, false) => Some(self.queue.lately(self.config.poll_interval).await),
+            (true, true) => Some(self.queue.now().await),
+        };
+        let stays = |(handle, unchanged): (&HandleV1, Option<Files>)| match &jobs {
+            Some(Ok(jobs)) => look::stays(&handle.key, &unchanged?, jobs, &plan::name(&handle.key)),
+            _ => None,
+        };
+        let staying: Vec<Option<Observation>> = handles.iter().zip(unchanged).map(stays).collect();
+        let again = self.dated_files(handles, &|n| read[n].is_none() && staying[n].is_none()).await;
+        let doubted = again.iter().any(Option::is_some);
+        for (read, again) in read.iter_mut().zip(again) {
+            *read = read.take().or(again);
         }
         // Files are judged by the queue as it was read after them. A controller that does not answer is asked once.
         let jobs = match jobs {
@@ -177,25 +188,25 @@ impl Site {
             jobs => jobs,
         };
         let mut seen = Vec::with_capacity(handles.len());
-        for ((handle, running), read) in handles.iter().zip(running).zip(read) {
-            let observed = match (running, read) {
-                (Some(running), _) => Ok(running),
+        for ((handle, staying), read) in handles.iter().zip(staying).zip(read) {
+            let observed = match (staying, read) {
+                (Some(staying), _) => Ok(staying),
                 (None, Some(read)) => self.look_fully(handle, read, jobs.as_ref()).await,
                 (None, None) => Err(RemoteError::could_not_ask("it was not looked at")),
             };
             seen.push(observed.unwrap_or_else(|why| Observation::unknown(handle.key.as_str(), why)));
         }
         // Instances that nobody asks for any more.
-        lock(&self.lately).retain(|_, dated| dated.read.elapsed() < 2 * READ_AGAIN);
+        lock(&self.lately).retain(|_, dated| dated.read.elapsed() < 2 * dated.patience);
         seen
     }
 
-    /// What the files of instances said that ran at the last look, where their directory is as it was then.
+    /// What the files of instances said that ran or waited at the last look, where their directory is as it was then.
     async fn unchanged(&self, handles: &[HandleV1]) -> Vec<Option<Files>> {
         let known: Vec<Option<Dated>> = {
             let lately = lock(&self.lately);
             let fresh =
-                |handle: &HandleV1, dated: &Dated| dated.owner == handle.owner && dated.read.elapsed() < READ_AGAIN;
+                |handle: &HandleV1, dated: &Dated| dated.owner == handle.owner && dated.read.elapsed() < dated.patience;
             let of = |handle: &HandleV1| lately.get(&handle.key).filter(|dated| fresh(handle, dated)).cloned();
             handles.iter().map(of).collect()
         };
@@ -214,13 +225,33 @@ impl Site {
         compared.await.unwrap_or_else(|_| vec![None; handles.len()])
     }
 
-    /// As [`Site::files`], with the time of the directory's last change before they were read.
-    async fn dated_files(&self, handle: &HandleV1) -> Answer<Option<Dated>> {
-        let (place, read) = (self.place(&handle.key), Instant::now());
-        let changed = on_disk(move || Ok(place.changed())).await?;
-        let found = self.files(handle).await?;
-        let changed = changed.unwrap_or(SystemTime::UNIX_EPOCH);
-        Ok(found.map(|(_, files)| Dated { owner: handle.owner.clone(), changed, read, files }))
+    /// As [`Site::files`] of those that are wanted, each with the time of the directory's last change before they were
+    /// read.
+    async fn dated_files(
+        &self,
+        handles: &[HandleV1],
+        wanted: &(dyn Fn(usize) -> bool + Sync),
+    ) -> Vec<Option<Answer<Option<Dated>>>> {
+        let asked: Vec<Option<(HandleV1, Place)>> = (0..)
+            .zip(handles)
+            .map(|(n, handle)| wanted(n).then(|| (handle.clone(), self.place(&handle.key))))
+            .collect();
+        if asked.iter().all(Option::is_none) {
+            return vec![None; handles.len()];
+        }
+        let base = self.base.clone();
+        let none = asked.iter().map(Option::is_some).collect::<Vec<_>>();
+        let all = on_disk(move || {
+            base.here()?;
+            let read = |(handle, place): &(HandleV1, Place)| -> Answer<Option<Dated>> {
+                let (changed, read) = (place.changed().unwrap_or(SystemTime::UNIX_EPOCH), Instant::now());
+                let Some(_) = place.about_of(&handle.key, &handle.owner)? else { return Ok(None) };
+                let (owner, files) = (handle.owner.clone(), place.files()?);
+                Ok(Some(Dated { owner, changed, read, patience: READ_AGAIN, files }))
+            };
+            Ok(asked.iter().map(|one| one.as_ref().map(read)).collect::<Vec<_>>())
+        });
+        all.await.unwrap_or_else(|why| none.into_iter().map(|asked| asked.then(|| Err(why.clone()))).collect())
     }
 
     async fn look_fully(
@@ -229,8 +260,8 @@ impl Site {
         read: Answer<Option<Dated>>,
         jobs: Option<&Answer<Arc<Jobs>>>,
     ) -> Answer<Observation> {
-        lock(&self.lately).remove(&handle.key);
-        let Some(dated) = read? else {
+        let before = lock(&self.lately).remove(&handle.key);
+        let Some(mut dated) = read? else {
             return Ok(Observation {
                 key: handle.key.clone(),
                 state: InstanceState::Gone,
@@ -239,7 +270,15 @@ impl Site {
             });
         };
         let observed = self.look_at(handle, dated.files.clone(), jobs).await?;
-        if observed.state == InstanceState::Running && matches!(dated.files.claim, Some(Claim::Job { .. })) {
+        let stands = match dated.files.claim {
+            Some(Claim::Job { .. }) => observed.state == InstanceState::Running,
+            Some(_) => false,
+            None => observed.state == InstanceState::Creating && dated.files.job.is_some(),
+        };
+        if stands {
+            if let Some(before) = before.filter(|before| before.changed == dated.changed) {
+                dated.patience = (before.patience * 2).min(READ_AGAIN_AT_LAST);
+            }
             lock(&self.lately).insert(handle.key.clone(), dated);
         }
         Ok(observed)
@@ -263,7 +302,7 @@ impl Site {
             step = look::together(&files, &queue, &name);
         }
         if let Step::Absent { id, nodes } = &step {
-            step = match self.account(*id, &name).await {
+            step = match self.account(*id, &name, &files.arrays).await {
                 Some(job) if job.phase() != Phase::Running => look::of_job(&job, nodes),
                 Some(_) => step,
                 None => Step::Ended {
@@ -300,7 +339,7 @@ impl Site {
 
     /// What accounting says of a job that the controller has forgotten. Where there is none, it says nothing.
     #[expect(clippy::await_holding_invalid_type, reason = "one question to accounting at a time")]
-    async fn account(&self, id: u64, name: &str) -> Option<Job> {
+    async fn account(&self, id: JobId, name: &str, arrays: &[Member]) -> Option<Job> {
         let mut last = self.accounts.lock().await;
         if let Some(at) = *last {
             tokio::time::sleep_until((at + ACCOUNTS_APART).into()).await;
@@ -312,7 +351,8 @@ impl Site {
         if !said.success {
             return None;
         }
-        tables::sacct(&said.stdout).into_iter().rfind(|job| job.id == id && job.name == name)
+        let ours = |job: &Job| job.name == name || arrays.iter().any(|member| member.array == job.name);
+        tables::sacct(&said.stdout).into_iter().rfind(|job| job.id == id && ours(job))
     }
 
     /// How the cluster finds the processes of a job (`ProctrackType`), asked once; `None` while it does not say.
@@ -384,35 +424,27 @@ impl Site {
         // An earlier submission whose answer was lost.
         let asked = place.clone();
         if on_disk(move || Ok(asked.was_sending())).await?
-            && let Some(job) = self.queue.now().await?.live(&name)
+            && let Some(id) = self.queue.now().await?.live(&name, &found.arrays)
         {
-            let (noting, id) = (place.clone(), job.id);
+            let noting = place.clone();
             on_disk(move || noting.sent(id)).await?;
             return self.existing(&handle).await;
         }
         let laying = (place.clone(), request.clone(), options.clone());
-        let alone = on_disk(move || {
+        on_disk(move || {
             let (place, request, options) = laying;
-            lay_out(&place, &request, &options)?;
-            place.under(request.epoch, || place.sending())
+            lay_out(&place, &request, &options)
         })
         .await?;
-        let comment = format!("drover;{};{};{}", request.owner, request.key, request.epoch);
-        let mut args = plan::options(&name, &comment, &place.dir, &request.task, &options, &self.config);
-        args.push(place.dir.join("gate.sh").display().to_string());
-        let said = self.commands.run_in(&place.dir, "sbatch", &args).await?;
-        // A complaint beside a number is none.
-        let id = said.stdout.lines().rev().find_map(|line| line.trim().split(';').next()?.parse::<u64>().ok());
-        let Some(id) = id.filter(|_| said.success) else {
-            let refusal = answer::submit(&said.stderr);
-            // Nothing was ever taken: nothing has to stay.
-            if alone && answer::refused(&said.stderr) {
-                on_disk(move || place.remove()).await?;
-            }
-            return Err(refusal);
+        let submission = Submission {
+            place: place.clone(),
+            name: name.clone(),
+            owner: request.owner.clone(),
+            key: request.key.clone(),
+            epoch: request.epoch,
+            options: plan::shared(&request.task, &options, &self.config),
         };
-        let noting = place.clone();
-        on_disk(move || noting.sent(id)).await?;
+        self.submissions.submit(submission).await?;
         // What starts at once is answered as running, with its start. Where many start, those behind must not wait for
         // that.
         let waits = self.waits.try_acquire();
@@ -451,9 +483,9 @@ impl Site {
             if !on_disk(move || Ok(place.was_sending())).await? {
                 return gone("nothing was submitted");
             }
-            match self.queue.now().await?.live(&plan::name(key)) {
-                Some(job) => {
-                    let (place, id) = (self.place(key), job.id);
+            match self.queue.now().await?.live(&plan::name(key), &files.arrays) {
+                Some(id) => {
+                    let place = self.place(key);
                     on_disk(move || place.sent(id)).await?;
                 }
                 // Any number of submissions make one instance.
@@ -528,16 +560,18 @@ impl Site {
             place.make(&about)?;
             place.under(epoch, || {
                 let files = place.files_for_sure()?;
-                match (&files.claim, files.job) {
-                    _ if files.acknowledged => Ok(true),
-                    (None, None) => Ok(place.close(&Claim::Sealed)? == Claim::Sealed),
-                    (claim, _) => Ok(*claim == Some(Claim::Sealed)),
-                }
+                let sealed = match (&files.claim, files.job) {
+                    _ if files.acknowledged => true,
+                    (None, None) => place.close(&Claim::Sealed)? == Claim::Sealed,
+                    (claim, _) => *claim == Some(Claim::Sealed),
+                };
+                Ok((sealed, files.arrays))
             })
         })
         .await?;
+        let (sealed, arrays) = sealed;
         if sealed {
-            self.cancel_name(key).await;
+            self.cancel(key, &arrays).await;
             return Ok(None);
         }
         let handle = self.handle(key, owner);
@@ -548,11 +582,31 @@ impl Site {
         }
     }
 
-    /// Takes submissions that cannot start anything any more out of the queue.
-    async fn cancel_name(&self, key: &str) {
+    /// Takes submissions that cannot start anything any more out of the queue. `arrays` are those that its run directory
+    /// names.
+    async fn cancel(&self, key: &str, arrays: &[Member]) {
         let user = rustix::process::geteuid().as_raw().to_string();
-        let args = [format!("--name={}", plan::name(key)), format!("--user={user}")];
-        match self.commands.run("scancel", &args).await {
+        let mut args = vec![format!("--name={}", plan::name(key)), format!("--user={user}")];
+        self.cancel_with(key, &args).await;
+        if arrays.is_empty() {
+            return;
+        }
+        // The name of an array stands for all of it.
+        args = match self.queue.now().await {
+            Ok(jobs) => jobs
+                .of_instance("", arrays)
+                .filter(|job| job.phase() != Phase::Ended)
+                .map(|job| job.id.to_string())
+                .collect(),
+            Err(why) => return tracing::info!(key, %why, "submissions of a closed key stay in the queue"),
+        };
+        if !args.is_empty() {
+            self.cancel_with(key, &args).await;
+        }
+    }
+
+    async fn cancel_with(&self, key: &str, args: &[String]) {
+        match self.commands.run("scancel", args).await {
             Ok(said) if said.success || answer::no_such_job(&said.stderr) => {}
             Ok(said) => tracing::info!(key, said.stderr, "submissions of a closed key stay in the queue"),
             Err(why) => tracing::info!(key, %why, "submissions of a closed key stay in the queue"),
@@ -560,7 +614,7 @@ impl Site {
     }
 
     /// A signal to a job's script and everything below it.
-    pub(crate) async fn send(&self, id: u64, signal: &str) -> Answer<()> {
+    pub(crate) async fn send(&self, id: JobId, signal: &str) -> Answer<()> {
         let args = ["--full".to_owned(), format!("--signal={signal}"), id.to_string()];
         let said = self.commands.run("scancel", &args).await?;
         if said.stderr.contains("Unknown job signal") || said.stderr.contains("Invalid job signal") {
@@ -572,8 +626,8 @@ impl Site {
         }
     }
 
-    /// The job that has the claim, if any, after the epoch was accepted.
-    pub(crate) async fn claimant(&self, handle: &HandleV1, epoch: u64) -> Answer<(u64, Files)> {
+    /// The job that has the claim, if any, and its own number, after the epoch was accepted.
+    pub(crate) async fn claimant(&self, handle: &HandleV1, epoch: u64) -> Answer<(JobId, u64)> {
         let Some((_, files)) = self.files(handle).await? else {
             return Err(RemoteError::gone(format!("there is no instance {}", handle.key)));
         };
@@ -587,7 +641,7 @@ impl Site {
         let mut files = files;
         loop {
             match (&files.claim, &files.exit) {
-                (Some(Claim::Job { id, .. }), None) => return Ok((*id, files)),
+                (Some(Claim::Job { id, number, .. }), None) => return Ok((*id, *number)),
                 (None, _) if begun.elapsed() < CLAIMS_WITHIN => {}
                 (None, _) => {
                     return Err(RemoteError::could_not_ask(format!("the instance {} has not started yet", handle.key)));
@@ -614,7 +668,7 @@ impl Site {
         })
         .await?;
         let Claim::Job { id, .. } = claim else {
-            self.cancel_name(&handle.key).await;
+            self.cancel(&handle.key, &files.arrays).await;
             return self.one(handle).await;
         };
         let name = if stop.signal.is_empty() { "TERM" } else { stop.signal.trim_start_matches("SIG") };
@@ -624,7 +678,7 @@ impl Site {
             if let Some((_, files)) = self.files(handle).await?
                 && let Some(step) = look::alone(&files)
                 // Children that it has left end with the job.
-                && self.left(&handle.key, id).await?
+                && self.left(&handle.key, &files.arrays, id).await?
             {
                 return Ok(look::observation(&handle.key, &files, None, &plan::name(&handle.key), &step));
             }
@@ -634,7 +688,7 @@ impl Site {
             }
             let seen = self.one(handle).await?;
             if seen.state == InstanceState::Gone
-                || (seen.state == InstanceState::Exited && self.left(&handle.key, id).await?)
+                || (seen.state == InstanceState::Exited && self.left(&handle.key, &files.arrays, id).await?)
             {
                 return Ok(seen);
             }
@@ -660,9 +714,9 @@ impl Site {
     }
 
     /// Whether a job has ended with all its processes.
-    async fn left(&self, key: &str, id: u64) -> Answer<bool> {
+    async fn left(&self, key: &str, arrays: &[Member], id: JobId) -> Answer<bool> {
         let jobs = self.queue.now().await?;
-        if jobs.job(&plan::name(key), id).is_some_and(|job| job.phase() == Phase::Running) {
+        if jobs.job(&plan::name(key), arrays, id).is_some_and(|job| job.phase() == Phase::Running) {
             return Ok(false);
         }
         let place = self.place(key);
@@ -684,14 +738,20 @@ impl Site {
             }
         }
         let place = self.place(&handle.key);
-        on_disk(move || place.under(epoch, || place.acknowledge())).await?;
-        self.cancel_name(&handle.key).await;
+        let arrays = on_disk(move || {
+            place.under(epoch, || {
+                let arrays = place.files()?.arrays;
+                place.acknowledge().map(|()| arrays)
+            })
+        });
+        let arrays = arrays.await?;
+        self.cancel(&handle.key, &arrays).await;
         Ok(())
     }
 
-    /// Use of CPU (seconds) and memory (bytes) of a running job.
-    pub(crate) async fn usage(&self, id: u64) -> Answer<Option<(f64, u64)>> {
-        let args = ["-n", "-P", "-j", &format!("{id}.batch"), "-o", "avecpu,maxrss"].map(str::to_owned);
+    /// Use of CPU (seconds) and memory (bytes) of the running job with this number of its own.
+    pub(crate) async fn usage(&self, number: u64) -> Answer<Option<(f64, u64)>> {
+        let args = ["-n", "-P", "-j", &format!("{number}.batch"), "-o", "avecpu,maxrss"].map(str::to_owned);
         let said = self.commands.run("sstat", &args).await?;
         Ok(said.stdout.lines().find_map(|line| {
             let (cpu, memory) = line.trim().split_once('|')?;

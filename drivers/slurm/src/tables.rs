@@ -2,6 +2,9 @@
 //!
 //! Fields are set apart by `|`; our own names hold none, and the reason comes last.
 
+use std::fmt;
+use std::str::FromStr;
+
 /// `-o` of squeue.
 pub(crate) const SQUEUE_FORMAT: &str = "%i|%j|%T|%N|%r";
 /// `-o` of sacct.
@@ -22,12 +25,48 @@ pub(crate) enum Phase {
     Unclear,
 }
 
+/// Slurm's name of a job: its number, or number and index in its array.
+///
+/// A job of an array has a number of its own as well, but the number of one of them is that of the array: `scancel`
+/// with it ends all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct JobId {
+    pub(crate) number: u64,
+    pub(crate) index: Option<u32>,
+}
+
+impl JobId {
+    /// A job that is in no array.
+    pub(crate) fn single(number: u64) -> Self {
+        Self { number, index: None }
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.index {
+            None => write!(f, "{}", self.number),
+            Some(index) => write!(f, "{}_{index}", self.number),
+        }
+    }
+}
+
+impl FromStr for JobId {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('_') {
+            None => Ok(Self::single(text.parse()?)),
+            Some((number, index)) => Ok(Self { number: number.parse()?, index: Some(index.parse()?) }),
+        }
+    }
+}
+
 /// One job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Job {
-    /// Slurm's number.
-    pub(crate) id: u64,
-    /// The name: our key.
+    pub(crate) id: JobId,
+    /// The name: our key, or the name of the array.
     pub(crate) name: String,
     /// The state as Slurm says it.
     pub(crate) state: String,
@@ -65,7 +104,7 @@ pub(crate) fn phase(state: &str) -> Phase {
     }
 }
 
-/// The jobs of `squeue -h -o` [`SQUEUE_FORMAT`]. Other lines, such as `CLUSTER: name`, are none.
+/// The jobs of `squeue -h -r -o` [`SQUEUE_FORMAT`]. Other lines, such as `CLUSTER: name`, are none.
 pub(crate) fn squeue(text: &str) -> Vec<Job> {
     text.lines()
         .filter_map(|line| {
@@ -151,10 +190,11 @@ mod tests {
     #[test]
     fn the_queue_is_read_whatever_a_reason_holds() {
         let text = "CLUSTER: peer\n7|k-1|RUNNING|n1|None\n8|k-2|PENDING||Nodes required | for job\n9_[1-3]|other|\
-            PENDING||Priority\nslurm_load_jobs error\n";
+            PENDING||Priority\n9_4|a|PENDING||None\nslurm_load_jobs error\n";
         let jobs = squeue(text);
-        let names: Vec<(u64, &str, Phase)> = jobs.iter().map(|j| (j.id, j.name.as_str(), j.phase())).collect();
-        assert_eq!(names, [(7, "k-1", Phase::Running), (8, "k-2", Phase::Waiting)]);
+        let names: Vec<_> = jobs.iter().map(|j| (j.id.to_string(), j.name.as_str(), j.phase())).collect();
+        let wanted = [("7", "k-1", Phase::Running), ("8", "k-2", Phase::Waiting), ("9_4", "a", Phase::Waiting)];
+        assert_eq!(names, wanted.map(|(id, name, phase)| (id.to_owned(), name, phase)));
         assert_eq!((jobs[0].told().as_str(), jobs[1].reason.as_str()), ("RUNNING", "Nodes required | for job"));
     }
 

@@ -1,12 +1,13 @@
 //! The remote driver trait with a Slurm that is a directory and processes; each `Driver` is one manager.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use driver_sdk::config::Config;
 use driver_sdk::{
-    AgentConfig, Ensure, Finding, Health, InstanceState, Observation, RemoteDriver as _, RemoteError, RemoteHandle,
-    StopTask, Verdict,
+    AgentConfig, Ensure, Ensured, Finding, Health, InstanceState, Observation, RemoteDriver as _, RemoteError,
+    RemoteHandle, StopTask, Verdict,
 };
 use serde_json::json;
 use slurm::Driver;
@@ -35,11 +36,16 @@ impl World {
         std::fs::remove_file(self.slurm(name)).expect("removed");
     }
 
+    /// A manager whose looks are too far apart to take an answer of `squeue` for another one.
     async fn manager(&self) -> Driver {
+        self.manager_that_looks_every("60s").await
+    }
+
+    async fn manager_that_looks_every(&self, interval: &str) -> Driver {
         let driver = Driver::new();
         let config = json!({
             "base": self.dir.path().join("runs"), "conf": self.dir.path().join("slurm"),
-            "bin_dir": concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake"),
+            "bin_dir": concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake"), "poll_interval": interval,
         });
         let config = Config::new(rmp_serde::to_vec(&config).expect("bytes"));
         driver.set_config(config, Some(AgentConfig::default())).await.expect("configured");
@@ -54,9 +60,16 @@ impl World {
         request
     }
 
-    /// How many jobs were ever taken.
+    /// The jobs that were ever taken.
+    fn jobs(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.slurm("jobs")).into_iter().flatten().flatten();
+        let jobs = entries.filter(|entry| entry.path().join("name").exists());
+        jobs.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    }
+
+    /// How many they are.
     fn submissions(&self) -> usize {
-        std::fs::read_dir(self.slurm("jobs")).into_iter().flatten().count()
+        self.jobs().len()
     }
 }
 
@@ -84,6 +97,20 @@ async fn becomes(driver: &Driver, handle: &RemoteHandle, state: InstanceState) -
         (seen.state == state).then_some(seen)
     })
     .await
+}
+
+/// Creates all at the same time.
+async fn together(driver: &Arc<Driver>, requests: Vec<Ensure>) -> Vec<Result<Ensured, RemoteError>> {
+    let create = |request| {
+        let driver = driver.clone();
+        async move { driver.ensure(request).await }
+    };
+    let all: Vec<_> = requests.into_iter().map(|request| tokio::spawn(create(request))).collect();
+    let mut made = Vec::with_capacity(all.len());
+    for one in all {
+        made.push(one.await.expect("ran"));
+    }
+    made
 }
 
 fn stop() -> StopTask {
@@ -217,24 +244,125 @@ async fn twenty_are_seen_with_one_squeue() {
     let world = World::new();
     let driver = world.manager().await;
     world.say("hold", "");
-    let mut handles = Vec::new();
-    let requests: Vec<Ensure> = (0..20).map(|n| world.ensure(&format!("k{n}"), 1, "true")).collect();
-    let driver = std::sync::Arc::new(driver);
-    let made: Vec<_> = requests
-        .into_iter()
-        .map(|request| {
-            let driver = driver.clone();
-            tokio::spawn(async move { driver.ensure(request).await })
-        })
-        .collect();
-    for one in made {
-        handles.push(one.await.expect("ran").expect("made").handle);
-    }
+    let driver = Arc::new(driver);
+    let requests = (0..20).map(|n| world.ensure(&format!("k{n}"), 1, "true")).collect();
+    let handles: Vec<_> =
+        together(&driver, requests).await.into_iter().map(|made| made.expect("made").handle).collect();
     let calls = || std::fs::read_to_string(world.slurm("squeue.calls")).unwrap_or_default().lines().count();
     let before = calls();
     let seen = driver.observe(&handles).await.expect("observed");
     assert!(seen.iter().all(|s| s.state == InstanceState::Creating), "{seen:?}");
     assert_eq!(calls() - before, 1);
+}
+
+#[tokio::test]
+async fn a_squeue_that_takes_long_is_asked_less_often() {
+    let world = World::new();
+    let driver = world.manager_that_looks_every("500ms").await;
+    let made = driver.ensure(world.ensure("k", 1, "exec sleep 600")).await.expect("made");
+    becomes(&driver, &made.handle, InstanceState::Running).await;
+    // Fifty times as long is more than the ten seconds at most.
+    world.say("squeue.slow", "0.3");
+    let calls = || std::fs::read_to_string(world.slurm("squeue.calls")).unwrap_or_default().lines().count();
+    testkit::poll("a look without a call", async || {
+        let before = calls();
+        look(&driver, &made.handle).await;
+        (calls() == before).then_some(())
+    })
+    .await;
+    // An end is told by the run directory, not by the queue.
+    let before = calls();
+    let pid = std::fs::read_to_string(world.slurm("jobs/1/pid")).expect("a job").trim().to_owned();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("children");
+    let task = children.trim().parse().ok().and_then(rustix::process::Pid::from_raw).expect("the task");
+    rustix::process::kill_process(task, rustix::process::Signal::TERM).expect("told");
+    becomes(&driver, &made.handle, InstanceState::Exited).await;
+    assert_eq!(calls(), before);
+}
+
+#[tokio::test]
+async fn what_is_created_together_is_an_array_and_each_part_is_an_instance_of_its_own() {
+    let world = World::new();
+    let driver = Arc::new(world.manager().await);
+    let script = "echo \"$SLURM_JOB_ID ${SLURM_ARRAY_TASK_ID-alone} $SLURM_SUBMIT_DIR\"; exec sleep 600";
+    let requests = (0..20).map(|n| world.ensure(&format!("k{n}"), 1, script)).collect();
+    let handles: Vec<_> =
+        together(&driver, requests).await.into_iter().map(|made| made.expect("made").handle).collect();
+    let jobs = world.jobs();
+    assert_eq!(jobs.len(), 20, "{jobs:?}");
+    assert!(jobs.iter().filter(|job| job.contains('_')).count() >= 8, "all but the first: {jobs:?}");
+    for handle in &handles {
+        becomes(&driver, handle, InstanceState::Running).await;
+    }
+    for n in 0..20 {
+        let dir = world.dir.path().join(format!("runs/instances/k{n}"));
+        let said = testkit::poll("output", async || {
+            std::fs::read_to_string(dir.join("out")).ok().filter(|text| text.ends_with('\n'))
+        });
+        let (said, claim) = (said.await, std::fs::read_to_string(dir.join("claim")).expect("claimed"));
+        let number = claim.split_whitespace().last().expect("a number").to_owned();
+        let from = if claim.contains('_') { dir.display().to_string() } else { String::new() };
+        assert_eq!(said.trim_end(), format!("{number} alone {from}").trim_end(), "{claim}");
+    }
+    // One is stopped by its own name, and no number of its array ends another one.
+    for handle in [&handles[19], &handles[4]] {
+        let ended = driver.stop(handle, 1, stop()).await.expect("stopped");
+        assert_eq!(ended.state, InstanceState::Exited);
+        driver.acknowledge(handle, 1).await.expect("acknowledged");
+    }
+    let left: Vec<_> =
+        handles.iter().enumerate().filter(|(n, _)| ![4, 19].contains(n)).map(|(_, h)| h.clone()).collect();
+    let seen = driver.observe(&left).await.expect("observed");
+    assert!(seen.iter().all(|seen| seen.state == InstanceState::Running), "{seen:?}");
+    // Another manager finds them.
+    let other = world.manager().await;
+    let seen = other.observe(&left).await.expect("observed");
+    assert!(seen.iter().all(|seen| seen.state == InstanceState::Running), "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_lost_answer_for_an_array_makes_no_second_instance() {
+    let world = World::new();
+    let driver = Arc::new(world.manager().await);
+    world.say("hold", "");
+    world.say("sbatch.says", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation");
+    world.say("sbatch.takes", "");
+    let requests: Vec<_> = (0..20).map(|n| world.ensure(&format!("k{n}"), 1, "true")).collect();
+    for lost in together(&driver, requests.clone()).await {
+        assert!(matches!(lost, Err(RemoteError::CouldNotAsk(_))), "{lost:?}");
+    }
+    for said in ["sbatch.says", "sbatch.takes"] {
+        world.unsay(said);
+    }
+    let other = Arc::new(world.manager().await);
+    let again: Vec<_> = together(&other, requests).await.into_iter().map(|made| made.expect("found").handle).collect();
+    assert_eq!(world.submissions(), 20);
+    // What waits is stopped for good, by itself.
+    for handle in &again[10..] {
+        assert_eq!(other.stop(handle, 1, stop()).await.expect("stopped").state, InstanceState::Exited);
+    }
+    let cancelled = world.jobs().iter().filter(|job| world.slurm("jobs").join(job).join("cancelled").exists()).count();
+    assert_eq!(cancelled, 10);
+}
+
+#[tokio::test]
+async fn a_cluster_that_takes_no_such_array_is_given_smaller_ones_or_single_jobs() {
+    for (largest, says) in [
+        ("3", "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates"),
+        ("0", "sbatch: error: Batch job submission failed: Invalid job array specification"),
+    ] {
+        let world = World::new();
+        let driver = Arc::new(world.manager().await);
+        world.say("hold", "");
+        world.say("arrays", largest);
+        world.say("arrays.says", says);
+        let requests = (0..20).map(|n| world.ensure(&format!("k{n}"), 1, "true")).collect();
+        for made in together(&driver, requests).await {
+            made.expect("made");
+        }
+        let jobs = world.jobs();
+        assert_eq!((jobs.len(), jobs.iter().any(|job| job.contains('_'))), (20, largest == "3"), "{jobs:?}");
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,250 @@
+//! Submissions. Those of one kind that come together are one job array: one call of `sbatch`, whatever their number,
+//! and one record at the controller until they start.
+//!
+//! ```text
+//! a submission ── joins the queue ── gets one of a few turns ── takes all of its kind from the queue
+//!     a few ──▶ `sbatch`, one by one
+//!     many  ──▶ `sending` of each names the array ──▶ `sbatch --array` ──▶ `job` of each
+//! ```
+//!
+//! The first ones find a turn at once and are alone; the others gather while these are on their way.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use driver_sdk::RemoteError;
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::command::Commands;
+use crate::place::{Answer, Member, Place, unique};
+use crate::site::{lock, on_disk};
+use crate::tables::JobId;
+use crate::{answer, gate, plan};
+
+/// Calls of `sbatch` at a time: the controller takes them one after the other.
+const CALLS: usize = 4;
+/// Fewer are submitted one by one, each with the name of its key.
+const MANY: usize = 8;
+/// Jobs of an array; Slurm's own limit is 1001 unless a site sets `MaxArraySize`.
+const AT_MOST: usize = 1000;
+
+/// One submission.
+#[derive(Debug, Clone)]
+pub(crate) struct Submission {
+    pub(crate) place: Place,
+    pub(crate) name: String,
+    pub(crate) owner: String,
+    pub(crate) key: String,
+    pub(crate) epoch: u64,
+    /// What [`plan::shared`] says of its task.
+    pub(crate) options: Vec<String>,
+}
+
+struct Waiting {
+    submission: Submission,
+    tell: oneshot::Sender<Answer<()>>,
+}
+
+/// All submissions of this process.
+pub(crate) struct Submissions {
+    commands: Commands,
+    /// Where arrays are submitted from.
+    root: PathBuf,
+    queue: Mutex<Vec<Waiting>>,
+    calls: Semaphore,
+    /// The operator and the cluster take arrays.
+    arrays: AtomicBool,
+}
+
+/// What became of a call of `sbatch`.
+enum Sent {
+    Taken(u64),
+    /// Slurm itself has refused: nothing was taken.
+    Refused(RemoteError),
+    Unclear(RemoteError),
+}
+
+impl Submissions {
+    pub(crate) fn new(commands: Commands, root: PathBuf, arrays: bool) -> Self {
+        let (queue, calls) = (Mutex::default(), Semaphore::new(CALLS));
+        Self { commands, root, queue, calls, arrays: AtomicBool::new(arrays) }
+    }
+
+    /// Submits, and notes the job in the run directory. A run directory that has never had a submission is removed when
+    /// Slurm refuses.
+    ///
+    /// # Errors
+    /// As [`answer::submit`] says, or [`RemoteError::StaleEpoch`].
+    ///
+    /// A drop leaves the submission to others: it may still happen.
+    pub(crate) async fn submit(self: &Arc<Self>, submission: Submission) -> Answer<()> {
+        let (tell, mut told) = oneshot::channel();
+        lock(&self.queue).push(Waiting { submission, tell });
+        let lost = |_| RemoteError::could_not_ask("the submission was given up");
+        loop {
+            let _turn = tokio::select! {
+                biased;
+                said = &mut told => return said.map_err(lost)?,
+                turn = self.calls.acquire() => turn,
+            };
+            let batch = self.take();
+            if batch.is_empty() {
+                // Ours is on its way.
+                break;
+            }
+            let this = self.clone();
+            // Others wait for this as well: it goes on when the caller has gone.
+            let sent = tokio::spawn(async move { this.send(batch).await });
+            sent.await.map_err(RemoteError::could_not_ask)?;
+        }
+        told.await.map_err(lost)?
+    }
+
+    /// The oldest submission, and all of its kind when they are many.
+    fn take(&self) -> Vec<Waiting> {
+        let mut queue = lock(&self.queue);
+        queue.retain(|waiting| !waiting.tell.is_closed());
+        let Some(options) = queue.first().map(|first| first.submission.options.clone()) else { return Vec::new() };
+        let alike = queue.iter().filter(|waiting| waiting.submission.options == options).count();
+        if alike < MANY || !self.arrays.load(Ordering::Relaxed) {
+            return vec![queue.remove(0)];
+        }
+        let mut left = AT_MOST;
+        queue
+            .extract_if(.., |waiting| {
+                let takes = left > 0 && waiting.submission.options == options;
+                left -= usize::from(takes);
+                takes
+            })
+            .collect()
+    }
+
+    async fn send(&self, mut batch: Vec<Waiting>) {
+        // A cluster that is nearly full takes a part of an array that it refuses as a whole.
+        let mut size = batch.len();
+        while !batch.is_empty() {
+            let part: Vec<Waiting> = batch.drain(..size.min(batch.len())).collect();
+            let Some(refused) = self.send_together(part).await else { continue };
+            let (part, why) = refused;
+            match (part.len(), answer::is_full(&why)) {
+                (1, true) => {
+                    for waiting in part.into_iter().chain(batch.drain(..)) {
+                        self.refuse(waiting, why.clone()).await;
+                    }
+                }
+                (1, false) => {
+                    for waiting in part {
+                        self.refuse(waiting, why.clone()).await;
+                    }
+                }
+                (_, true) => {
+                    size = part.len() / 2;
+                    batch.splice(..0, part);
+                }
+                (_, false) if answer::no_arrays(&why) => {
+                    self.arrays.store(false, Ordering::Relaxed);
+                    size = 1;
+                    batch.splice(..0, part);
+                }
+                (_, false) => {
+                    for waiting in part {
+                        self.refuse(waiting, why.clone()).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// One call of `sbatch`. Returns what Slurm has refused; everybody else is told.
+    async fn send_together(&self, part: Vec<Waiting>) -> Option<(Vec<Waiting>, RemoteError)> {
+        let array = (part.len() > 1).then(|| format!("array.{}", unique()));
+        let part = self.note(part, array.as_deref()).await;
+        let first = &part.first()?.1.submission;
+        let mut args = vec!["--parsable".to_owned()];
+        args.extend(first.options.iter().cloned());
+        let sent = match &array {
+            None => {
+                let (dir, comment) =
+                    (&first.place.dir, format!("drover;{};{};{}", first.owner, first.key, first.epoch));
+                args.extend(plan::own(&first.name, &comment, dir, &dir.join("gate.log")));
+                args.push(dir.join("gate.sh").display().to_string());
+                self.call(dir, &args, "").await
+            }
+            Some(array) => {
+                let dirs: Vec<_> = part.iter().map(|(n, waiting)| (*n, &*waiting.submission.place.dir)).collect();
+                let indices: Vec<String> = dirs.iter().map(|(n, _)| n.to_string()).collect();
+                let comment = format!("drover;{};array", first.owner);
+                args.extend(plan::own(array, &comment, &self.root, "/dev/null".as_ref()));
+                args.push(format!("--array={}", indices.join(",")));
+                self.call(&self.root, &args, &gate::array(&dirs)).await
+            }
+        };
+        let places: Vec<_> = part.iter().map(|(n, waiting)| (*n, waiting.submission.place.clone())).collect();
+        match sent {
+            Sent::Refused(why) => {
+                let unsent = on_disk(move || places.iter().try_for_each(|(_, place)| place.unsent()));
+                // What stays noted was perhaps taken: that is asked before the next submission.
+                let _ = unsent.await;
+                return Some((part.into_iter().map(|(_, waiting)| waiting).collect(), why));
+            }
+            Sent::Unclear(why) => part.into_iter().for_each(|(_, waiting)| drop(waiting.tell.send(Err(why.clone())))),
+            Sent::Taken(number) => {
+                let many = array.is_some();
+                let sent = move |(n, place): &(u32, Place)| place.sent(JobId { number, index: many.then_some(*n) });
+                let noted = on_disk(move || Ok(places.iter().map(sent).collect::<Vec<_>>()));
+                let noted = noted.await.unwrap_or_else(|why| vec![Err(why); part.len()]);
+                part.into_iter().zip(noted).for_each(|((_, waiting), noted)| drop(waiting.tell.send(noted)));
+            }
+        }
+        None
+    }
+
+    /// Notes in each run directory that it is about to be submitted, and its index if that is in an array; tells and
+    /// leaves out those where that fails.
+    async fn note(&self, part: Vec<Waiting>, array: Option<&str>) -> Vec<(u32, Waiting)> {
+        let array = array.map(str::to_owned);
+        let places: Vec<_> =
+            part.iter().map(|waiting| (waiting.submission.place.clone(), waiting.submission.epoch)).collect();
+        let noted = on_disk(move || {
+            // An index is not given twice, for where the note failed it may be in the file.
+            let note = |(index, (place, epoch)): (u32, &(Place, u64))| {
+                let member = array.as_ref().map(|array| Member { array: array.clone(), index });
+                place.under(*epoch, || place.sending(member.as_ref()))
+            };
+            Ok((0..).zip(&places).map(note).collect::<Vec<_>>())
+        });
+        let noted = noted.await.unwrap_or_else(|why| vec![Err(why); part.len()]);
+        let mut good = Vec::with_capacity(part.len());
+        for (index, (waiting, noted)) in (0..).zip(part.into_iter().zip(noted)) {
+            match noted {
+                Ok(()) => good.push((index, waiting)),
+                // Who waits may have gone.
+                Err(why) => drop(waiting.tell.send(Err(why))),
+            }
+        }
+        good
+    }
+
+    async fn call(&self, dir: &std::path::Path, args: &[String], script: &str) -> Sent {
+        let said = match self.commands.run_in(dir, "sbatch", args, script).await {
+            Ok(said) => said,
+            Err(why) => return Sent::Unclear(why),
+        };
+        // A complaint beside a number is none.
+        let id = said.stdout.lines().rev().find_map(|line| line.trim().split(';').next()?.parse::<u64>().ok());
+        match id.filter(|_| said.success) {
+            Some(id) => Sent::Taken(id),
+            None if answer::refused(&said.stderr) => Sent::Refused(answer::submit(&said.stderr)),
+            None => Sent::Unclear(answer::submit(&said.stderr)),
+        }
+    }
+
+    /// Tells of a refusal. Nothing has to stay of what was never taken.
+    async fn refuse(&self, waiting: Waiting, why: RemoteError) {
+        let Waiting { submission, tell } = waiting;
+        let removed = on_disk(move || submission.place.remove_if_unsent());
+        // Who waits may have gone.
+        let _ = tell.send(removed.await.and(Err(why)));
+    }
+}
