@@ -287,6 +287,15 @@ impl Place {
         }
     }
 
+    /// As [`Place::files_for_sure`], with the time of the directory's last change before they were read.
+    pub(crate) fn files_for_sure_since(&self) -> Answer<(SystemTime, Files)> {
+        if probe(&self.dir).is_ok() {
+            let changed = self.changed().unwrap_or(SystemTime::UNIX_EPOCH);
+            return Ok((changed, self.files()?));
+        }
+        Ok((SystemTime::UNIX_EPOCH, self.files_for_sure()?))
+    }
+
     /// Holds the lock of the directory, refuses an older epoch, and takes a newer one over before the change is made.
     pub(crate) fn under<T>(&self, epoch: u64, change: impl FnOnce() -> Answer<T>) -> Answer<T> {
         let path = self.file("lock");

@@ -269,38 +269,43 @@ impl Site {
                 ..Observation::default()
             });
         };
-        let observed = self.look_at(handle, dated.files.clone(), jobs).await?;
+        if let Some(before) = before.filter(|before| before.changed == dated.changed) {
+            dated.patience = (before.patience * 2).min(READ_AGAIN_AT_LAST);
+        }
+        let observed = self.look_at(handle, &mut dated, jobs).await?;
         let stands = match dated.files.claim {
             Some(Claim::Job { .. }) => observed.state == InstanceState::Running,
             Some(_) => false,
             None => observed.state == InstanceState::Creating && dated.files.job.is_some(),
         };
         if stands {
-            if let Some(before) = before.filter(|before| before.changed == dated.changed) {
-                dated.patience = (before.patience * 2).min(READ_AGAIN_AT_LAST);
-            }
             lock(&self.lately).insert(handle.key.clone(), dated);
         }
         Ok(observed)
     }
 
-    /// One look, with the queue as it was read after the files.
-    async fn look_at(&self, handle: &HandleV1, files: Files, jobs: Option<&Answer<Arc<Jobs>>>) -> Answer<Observation> {
+    /// One look, with the queue as it was read after the files; they may have to be read anew.
+    async fn look_at(
+        &self,
+        handle: &HandleV1,
+        dated: &mut Dated,
+        jobs: Option<&Answer<Arc<Jobs>>>,
+    ) -> Answer<Observation> {
         let (name, place) = (plan::name(&handle.key), self.place(&handle.key));
-        let queue = match (look::alone(&files), jobs) {
-            (Some(step), _) => return Ok(look::observation(&handle.key, &files, None, &name, &step)),
+        let queue = match (look::alone(&dated.files), jobs) {
+            (Some(step), _) => return Ok(look::observation(&handle.key, &dated.files, None, &name, &step)),
             (None, Some(Ok(jobs))) => jobs.clone(),
             (None, Some(Err(why))) => return Err(why.clone()),
             (None, None) => self.queue.now().await?,
         };
-        let mut files = files;
-        let mut step = look::together(&files, &queue, &name);
+        let mut step = look::together(&dated.files, &queue, &name);
         // A job may have claimed since its directory was read.
         if !matches!(step, Step::Known(InstanceState::Running | InstanceState::Unknown, _)) {
             let again = place.clone();
-            files = on_disk(move || again.files_for_sure()).await?;
-            step = look::together(&files, &queue, &name);
+            (dated.changed, dated.files) = on_disk(move || again.files_for_sure_since()).await?;
+            step = look::together(&dated.files, &queue, &name);
         }
+        let mut files = dated.files.clone();
         if let Step::Absent { id, nodes } = &step {
             step = match self.account(*id, &name, &files.arrays).await {
                 Some(job) if job.phase() != Phase::Running => look::of_job(&job, nodes),

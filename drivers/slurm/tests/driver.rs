@@ -249,10 +249,18 @@ async fn twenty_are_seen_with_one_squeue() {
     let handles: Vec<_> =
         together(&driver, requests).await.into_iter().map(|made| made.expect("made").handle).collect();
     let calls = || std::fs::read_to_string(world.slurm("squeue.calls")).unwrap_or_default().lines().count();
+    let changed = || {
+        let of = |n| std::fs::metadata(world.dir.path().join(format!("runs/instances/k{n}"))).expect("a directory");
+        (0..20).map(|n| of(n).modified().expect("a time")).collect::<Vec<_>>()
+    };
     let before = calls();
     let seen = driver.observe(&handles).await.expect("observed");
     assert!(seen.iter().all(|s| s.state == InstanceState::Creating), "{seen:?}");
     assert_eq!(calls() - before, 1);
+    // A look at what goes on waiting touches nothing.
+    let since = changed();
+    let again = driver.observe(&handles).await.expect("observed");
+    assert_eq!((again, calls() - before, changed()), (seen, 2, since));
 }
 
 #[tokio::test]

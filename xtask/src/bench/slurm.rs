@@ -92,7 +92,9 @@ fn alone(cluster: &Cluster) -> Result<Row> {
     let asked = Instant::now();
     let submit = || -> Result<()> {
         for _ in 0..ALONE / AT_ONCE {
-            cluster.slurm("sbatch", &["--mem=10M", "--output=/dev/null", "--wrap=sleep 1000"])?;
+            // With the options of the driver that cost the cluster something.
+            let options = ["--export=NONE", "--no-requeue", "--mem=100M", "--output=/dev/null", "--wrap=sleep 1000"];
+            cluster.slurm("sbatch", &options)?;
         }
         Ok(())
     };

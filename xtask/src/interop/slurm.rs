@@ -2,6 +2,7 @@
 //! on.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     time::SystemTime,
@@ -29,6 +30,9 @@ const WORK: &str = "while read -r pid job; do if [ -d /proc/$pid ] && ! grep -q 
     echo $pid of $job runs beside $$ of $SLURM_JOB_ID >> @STARTS@.doubled; fi; done < @STARTS@; \
     echo $$ $SLURM_JOB_ID >> @STARTS@; trap 'echo got-usr1' USR1; i=0; while true; do i=$((i+1)); echo line-$i; \
     sleep 0.05; done";
+
+/// Tasks of the group that becomes a job array.
+const MANY: usize = 24;
 
 /// What a cluster needs of this machine.
 pub(crate) fn need() -> Result<()> {
@@ -130,9 +134,9 @@ impl Cluster {
         format!("plugin \"slurm\" {{\n  config {{\n{}\n  }}\n}}", self.plugin())
     }
 
-    /// Number and state of each job that has not ended.
+    /// Name and state of each job that has not ended; each job of an array is one.
     pub(crate) fn jobs(&self) -> Result<Vec<(String, String)>> {
-        let text = self.slurm("squeue", &["-h", "-o", "%i %T"])?;
+        let text = self.slurm("squeue", &["-h", "-r", "-o", "%i %T"])?;
         Ok(text.lines().filter_map(|line| line.split_once(' ')).map(|(id, state)| (id.into(), state.into())).collect())
     }
 
@@ -237,7 +241,45 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cluster: &Cluste
     for (pid, id) in cluster.started() {
         ensure!(!alive(pid), "the process {pid} of the job {id} has outlived its stop");
     }
+    arrays(server, cluster)?;
     ends(server, cluster)
+}
+
+/// A group with a high count is a job array, of which each job is by itself: also the one whose own number is that of
+/// the array, by which Slurm would end all.
+fn arrays(server: &Agent, cluster: &Cluster) -> Result<()> {
+    let config = json!({"command": "/bin/sh", "args": ["-c", "echo ${SLURM_ARRAY_TASK_ID-alone}; exec sleep 600"]});
+    server.submit(&Job::new("many", "service", "slurm", config).count(MANY).undeployed().body())?;
+    let ids = |records: &[Value]| -> BTreeMap<String, String> {
+        let runs = records.iter().filter(|record| record["Observed"]["State"] == "Running");
+        let id = |record: &Value| record["ProviderId"].as_str().unwrap_or_default().replace("job ", "");
+        runs.map(|record| (id(record), record["AllocID"].as_str().unwrap_or_default().to_owned())).collect()
+    };
+    let all = until("all running", BOUND, || Ok(Some(ids(&server.records()?)).filter(|ids| ids.len() == MANY)))?;
+    let members = all.keys().filter(|id| id.contains('_')).count();
+    ensure!(members > MANY / 2, "most of {all:?} were to be of an array");
+    let numbers = cluster.slurm("squeue", &["-h", "-r", "-o", "%i %A"])?;
+    let namesake = |line: &str| {
+        let (id, number) = line.split_once(' ')?;
+        (id.split_once('_')?.0 == number).then(|| id.to_owned())
+    };
+    let id = numbers.lines().find_map(namesake).with_context(|| format!("no namesake of an array in {numbers}"))?;
+    let alloc = all.get(&id).with_context(|| format!("no record of the job {id}"))?;
+    ensure!(server.output(alloc, "stdout")? == "alone\n", "the task knows of the array");
+    let said = server.exec(alloc, &["/bin/sh", "-c", "echo in $SLURM_JOB_ID; exit 4"])?;
+    let number = id.split('_').next().unwrap_or_default();
+    ensure!((said.0, said.1.as_str()) == (4, &*format!("in {number}\n")), "exec answered {said:?}");
+    drover(&server.address(), &["alloc", "stop", "-detach", alloc])?;
+    let after = until("another one in its place", BOUND, || {
+        Ok(Some(ids(&server.records()?)).filter(|after| after.len() == MANY && !after.contains_key(&id)))
+    })?;
+    let stayed = all.keys().filter(|id| after.contains_key(*id)).count();
+    ensure!(stayed == MANY - 1, "one was stopped, and {} have gone", MANY - stayed);
+    let jobs = cluster.jobs()?;
+    ensure!(jobs.len() == MANY && jobs.iter().all(|(id, _)| after.contains_key(id)), "{jobs:?} beside {after:?}");
+    server.delete("/v1/job/many")?;
+    cluster.until_empty()?;
+    server.until_no_record()
 }
 
 /// slurmd is silent until the controller gives the job up, while the job runs on: nothing takes its place before the
