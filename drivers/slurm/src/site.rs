@@ -512,7 +512,8 @@ impl Site {
         let (listed, more) = on_disk(move || {
             base.here()?;
             let mut listed: Vec<(String, About)> = Vec::new();
-            for name in base.names()? {
+            // What comes before was read for an earlier page.
+            for name in base.names()?.into_iter().filter(|name| *name > after) {
                 let place = base.place(&name);
                 let Some(about) = place.about()? else { continue };
                 let files = place.files()?;
@@ -523,7 +524,7 @@ impl Site {
                     continue;
                 }
                 let asked_for = files.claim.is_some() || files.job.is_some() || place.was_sending();
-                if !asked_for || name <= after || !(owner.is_empty() || about.owner == owner) {
+                if !asked_for || !(owner.is_empty() || about.owner == owner) {
                     continue;
                 }
                 if listed.len() == size {

@@ -248,14 +248,22 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cluster: &Cluste
 /// A group with a high count is a job array, of which each job is by itself: also the one whose own number is that of
 /// the array, by which Slurm would end all.
 fn arrays(server: &Agent, cluster: &Cluster) -> Result<()> {
-    let config = json!({"command": "/bin/sh", "args": ["-c", "echo ${SLURM_ARRAY_TASK_ID-alone}; exec sleep 600"]});
-    server.submit(&Job::new("many", "service", "slurm", config).count(MANY).undeployed().body())?;
+    let config =
+        json!({"command": "/bin/sh", "args": ["-c", "[ -z \"$SLURM_ARRAY_TASK_ID\" ] && echo alone; exec sleep 600"]});
+    let resources = json!({"Resources": {"CPU": 1, "MemoryMB": 100}});
+    server.submit(&Job::new("many", "service", "slurm", config).count(MANY).undeployed().task(resources).body())?;
     let ids = |records: &[Value]| -> BTreeMap<String, String> {
         let runs = records.iter().filter(|record| record["Observed"]["State"] == "Running");
         let id = |record: &Value| record["ProviderId"].as_str().unwrap_or_default().replace("job ", "");
         runs.map(|record| (id(record), record["AllocID"].as_str().unwrap_or_default().to_owned())).collect()
     };
-    let all = until("all running", BOUND, || Ok(Some(ids(&server.records()?)).filter(|ids| ids.len() == MANY)))?;
+    let all = until("all running", BOUND, || {
+        let (records, jobs) = (server.records()?, cluster.jobs()?);
+        let ids = ids(&records);
+        let histories: Vec<&Value> = records.iter().map(|record| &record["History"]).take(2).collect();
+        ensure!(ids.len() == MANY, "{ids:?} run, with the jobs {jobs:?}; the first ones have {histories:?}");
+        Ok(Some(ids))
+    })?;
     let members = all.keys().filter(|id| id.contains('_')).count();
     ensure!(members > MANY / 2, "most of {all:?} were to be of an array");
     let numbers = cluster.slurm("squeue", &["-h", "-r", "-o", "%i %A"])?;
@@ -269,12 +277,19 @@ fn arrays(server: &Agent, cluster: &Cluster) -> Result<()> {
     let said = server.exec(alloc, &["/bin/sh", "-c", "echo in $SLURM_JOB_ID; exit 4"])?;
     let number = id.split('_').next().unwrap_or_default();
     ensure!((said.0, said.1.as_str()) == (4, &*format!("in {number}\n")), "exec answered {said:?}");
-    drover(&server.address(), &["alloc", "stop", "-detach", alloc])?;
+    drover(&server.address(), &["alloc", "restart", alloc])?;
     let after = until("another one in its place", BOUND, || {
-        Ok(Some(ids(&server.records()?)).filter(|after| after.len() == MANY && !after.contains_key(&id)))
+        let (records, jobs) = (server.records()?, cluster.jobs()?);
+        let after = ids(&records);
+        let others: Vec<&Value> = records.iter().filter(|record| record["Observed"]["State"] != "Running").collect();
+        ensure!(
+            after.len() == MANY && !after.contains_key(&id),
+            "{after:?} run, with the jobs {jobs:?}; not {others:?}"
+        );
+        Ok(Some(after))
     })?;
     let stayed = all.keys().filter(|id| after.contains_key(*id)).count();
-    ensure!(stayed == MANY - 1, "one was stopped, and {} have gone", MANY - stayed);
+    ensure!(stayed == MANY - 1, "one was restarted, and {} have gone", MANY - stayed);
     let jobs = cluster.jobs()?;
     ensure!(jobs.len() == MANY && jobs.iter().all(|(id, _)| after.contains_key(id)), "{jobs:?} beside {after:?}");
     server.delete("/v1/job/many")?;
