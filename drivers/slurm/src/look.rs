@@ -66,8 +66,8 @@ pub(crate) fn together(files: &Files, jobs: &Jobs, name: &str) -> Step {
 }
 
 /// The observation of an instance whose directory has not changed since its files were read, while Slurm says that
-/// exactly its job is RUNNING, or still waits. `None` for every other state: a job that completes may have left its exit
-/// result.
+/// exactly its job is RUNNING, or still waits. `None` for every other state: a job that completes may have left its
+/// exit result.
 pub(crate) fn stays(key: &str, files: &Files, jobs: &Jobs, name: &str) -> Option<Observation> {
     let step = match &files.claim {
         Some(Claim::Job { id, .. }) => {

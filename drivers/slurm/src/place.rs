@@ -77,6 +77,8 @@ pub(crate) struct Files {
     pub(crate) job: Option<JobId>,
     /// Submissions as part of an array, also those whose answer is not known.
     pub(crate) arrays: Vec<Member>,
+    /// There was none under its own name.
+    pub(crate) only_arrays: bool,
     /// Age of the newest submission.
     pub(crate) sent_for: Option<Duration>,
     pub(crate) acknowledged: bool,
@@ -265,12 +267,15 @@ impl Place {
             Some(Exit { code, at, why: oom.unwrap_or(why).to_owned(), oom: oom.is_some() })
         });
         let sent = fs::metadata(self.file("job")).or_else(|_| fs::metadata(self.file("sending"))).ok();
+        let sending = read(&self.file("sending"))?.unwrap_or_default();
+        let arrays = members(&sending);
         Ok(Files {
             epoch: number(read(&self.file("epoch"))?).unwrap_or(0),
             claim: read(&self.file("claim"))?.map(|text| read_claim(&text)).transpose()?,
             exit,
             job: read(&self.file("job"))?.and_then(|text| text.trim().parse().ok()),
-            arrays: members(&read(&self.file("sending"))?.unwrap_or_default()),
+            only_arrays: !arrays.is_empty() && arrays.len() == sending.lines().count(),
+            arrays,
             // A clock that is ahead over there makes it just now.
             sent_for: sent.and_then(|s| s.modified().ok()).map(|at| at.elapsed().unwrap_or_default()),
             acknowledged: read(&self.file("acknowledged"))?.is_some(),

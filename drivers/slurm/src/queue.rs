@@ -83,8 +83,8 @@ impl Queue {
         self.since(Instant::now()).await
     }
 
-    /// As [`Queue::now`] for a look every `interval`. Where `squeue` takes long, the jobs are as they were a moment ago: for
-    /// thousands of jobs it keeps a core and the controller busy for a while.
+    /// As [`Queue::now`] for a look every `interval`. Where `squeue` takes long, the jobs are as they were a moment
+    /// ago: for thousands of jobs it keeps a core and the controller busy for a while.
     pub(crate) async fn lately(&self, interval: Duration) -> Answer {
         let now = Instant::now();
         let took = self.last.lock().await.as_ref().map_or(Duration::ZERO, |last| last.took);

@@ -571,13 +571,13 @@ impl Site {
                     (None, None) => place.close(&Claim::Sealed)? == Claim::Sealed,
                     (claim, _) => *claim == Some(Claim::Sealed),
                 };
-                Ok((sealed, files.arrays))
+                Ok((sealed, files))
             })
         })
         .await?;
-        let (sealed, arrays) = sealed;
+        let (sealed, files) = sealed;
         if sealed {
-            self.cancel(key, &arrays).await;
+            self.cancel(key, &files).await;
             return Ok(None);
         }
         let handle = self.handle(key, owner);
@@ -588,26 +588,24 @@ impl Site {
         }
     }
 
-    /// Takes submissions that cannot start anything any more out of the queue. `arrays` are those that its run directory
-    /// names.
-    async fn cancel(&self, key: &str, arrays: &[Member]) {
-        let user = rustix::process::geteuid().as_raw().to_string();
-        let mut args = vec![format!("--name={}", plan::name(key)), format!("--user={user}")];
-        self.cancel_with(key, &args).await;
-        if arrays.is_empty() {
+    /// Takes submissions that cannot start anything any more out of the queue. `files` are those of the run directory.
+    async fn cancel(&self, key: &str, files: &Files) {
+        if !files.only_arrays {
+            let user = rustix::process::geteuid().as_raw().to_string();
+            self.cancel_with(key, &[format!("--name={}", plan::name(key)), format!("--user={user}")]).await;
+        }
+        if files.arrays.is_empty() {
             return;
         }
         // The name of an array stands for all of it.
-        args = match self.queue.now().await {
-            Ok(jobs) => jobs
-                .of_instance("", arrays)
-                .filter(|job| job.phase() != Phase::Ended)
-                .map(|job| job.id.to_string())
-                .collect(),
+        let jobs = match self.queue.now().await {
+            Ok(jobs) => jobs,
             Err(why) => return tracing::info!(key, %why, "submissions of a closed key stay in the queue"),
         };
-        if !args.is_empty() {
-            self.cancel_with(key, &args).await;
+        let left = jobs.of_instance("", &files.arrays).filter(|job| job.phase() != Phase::Ended);
+        let left: Vec<String> = left.map(|job| job.id.to_string()).collect();
+        if !left.is_empty() {
+            self.cancel_with(key, &left).await;
         }
     }
 
@@ -674,7 +672,7 @@ impl Site {
         })
         .await?;
         let Claim::Job { id, .. } = claim else {
-            self.cancel(&handle.key, &files.arrays).await;
+            self.cancel(&handle.key, &files).await;
             return self.one(handle).await;
         };
         let name = if stop.signal.is_empty() { "TERM" } else { stop.signal.trim_start_matches("SIG") };
@@ -744,14 +742,14 @@ impl Site {
             }
         }
         let place = self.place(&handle.key);
-        let arrays = on_disk(move || {
+        let files = on_disk(move || {
             place.under(epoch, || {
-                let arrays = place.files()?.arrays;
-                place.acknowledge().map(|()| arrays)
+                let files = place.files()?;
+                place.acknowledge().map(|()| files)
             })
         });
-        let arrays = arrays.await?;
-        self.cancel(&handle.key, &arrays).await;
+        let files = files.await?;
+        self.cancel(&handle.key, &files).await;
         Ok(())
     }
 

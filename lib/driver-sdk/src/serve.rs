@@ -41,12 +41,12 @@ const SHUTDOWN_HOOK_MAX: Duration = Duration::from_millis(1000);
 /// Long enough for the answer to the order to leave, which no host relies on.
 const SHUTDOWN_FLUSH: Duration = Duration::from_millis(50);
 
-/// How long a thread for blocking work waits for more. Work that comes every few seconds would keep all the threads of a
-/// burst, each with its stack, for as long as the plugin runs: the idle ones take turns.
+/// How long a thread for blocking work waits for more. Work that comes every few seconds would keep all the threads of
+/// a burst, each with its stack, for as long as the plugin runs: the idle ones take turns.
 const IDLE_THREAD: Duration = Duration::from_secs(1);
 
-/// Runs a plugin's future on a runtime of one thread: small, and enough for a process that mostly waits. What a burst of
-/// calls has left free goes back to the system.
+/// Runs a plugin's future on a runtime of one thread: small, and enough for a process that mostly waits. What a burst
+/// of calls has left free goes back to the system.
 pub fn block_on(plugin: impl Future<Output = ExitCode>) -> ExitCode {
     heap::prepare();
     match tokio::runtime::Builder::new_current_thread().enable_all().thread_keep_alive(IDLE_THREAD).build() {

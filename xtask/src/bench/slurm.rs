@@ -145,9 +145,16 @@ fn many(cluster: &Cluster, counted: &Counted) -> Result<Vec<Row>> {
     let share = f(now.ticks.saturating_sub(calm.ticks)) / seconds;
     let each = (f(now.kib) - f(before.kib)) / f(many as u64);
     server.delete("/v1/job/many")?;
-    cluster.until_empty().context("the jobs' ends")?;
+    let asked = Instant::now();
+    until("no job that has not ended", SUBMITTED, || {
+        std::thread::sleep(Duration::from_millis(200));
+        Ok(cluster.jobs()?.is_empty().then_some(()))
+    })
+    .context("the jobs' ends")?;
+    let stops = f(many as u64) / asked.elapsed().as_secs_f64();
     Ok(vec![
         Row::new(format!("{many} tasks: submissions"), "drover", "/s", vec![rate]),
+        Row::new("  stops", "drover", "/s", vec![stops]),
         Row::new("  commands of Slurm in peace", "drover", "/s", vec![polls]),
         Row::new("  steady CPU of agent and plugin", "drover", "%", vec![share]),
         Row::new("  memory of agent and plugin per task", "drover", "KiB", vec![each]),

@@ -104,7 +104,8 @@ impl Clusters {
             words.find_map(|word| word.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
         };
         // While a daemon is away nothing comes of it, and that is one of the cases.
-        if let Some(job) = of("SLURM_JOB_ID") {
+        if let Some(number) = of("SLURM_JOB_ID") {
+            let job = self.job_of(&number);
             return Some(match sort % 2 {
                 0 => {
                     let update = self.slurm.slurm("scontrol", &["update", &format!("jobid={job}"), "requeue=1"]);
@@ -119,6 +120,13 @@ impl Clusters {
         Some(format!("deletion of pod {pod}: {}", self.kubernetes.kubectl(&args).is_ok()))
     }
 
+    /// The job with a number of its own. The number of one job is that of its whole array.
+    fn job_of(&self, number: &str) -> String {
+        let jobs = self.slurm.slurm("squeue", &["-h", "-r", "-o", "%A %i"]).unwrap_or_default();
+        let job = jobs.lines().find_map(|line| line.split_once(' ').filter(|(own, _)| *own == number));
+        job.map_or_else(|| number.to_owned(), |(_, id)| id.to_owned())
+    }
+
     /// Keeps what Slurm has said, and what is in its run directories.
     pub(super) fn keep_logs(&self, dir: &Path) -> Result<()> {
         for entry in fs::read_dir(self.slurm.dir.join("log"))?.flatten() {
@@ -126,7 +134,7 @@ impl Clusters {
         }
         let runs = Run::new("ls", ["-lR".as_ref(), self.slurm.dir.join("runs").as_os_str()]).output()?;
         fs::write(dir.join("slurm-runs"), runs)?;
-        let queue = self.slurm.slurm("squeue", &["-h", "-t", "all", "-o", "%i|%j|%T|%N|%r|%k"])?;
+        let queue = self.slurm.slurm("squeue", &["-h", "-r", "-t", "all", "-o", "%i|%j|%T|%N|%r|%k"])?;
         fs::write(dir.join("slurm-queue"), queue).map_err(Into::into)
     }
 
