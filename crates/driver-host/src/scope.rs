@@ -149,8 +149,6 @@ pub struct Marked {
     pub pid: i32,
     /// Name of the plugin.
     pub plugin: String,
-    /// It is the plugin itself; otherwise one of its offspring.
-    pub is_plugin: bool,
     /// It belongs to a plugin process that this host supervises, serves a task, or outlives its plugin on purpose.
     pub known: bool,
 }
@@ -165,25 +163,14 @@ pub(crate) fn marked(
     let heard = listen(of);
     let look = |(pid, said): (u32, Words)| {
         let mark = in_environment(&said.environment).filter(|mark| mark.socket_dir == socket_dir)?;
-        let line = words(&said.line);
-        Some((
-            pid,
-            mark,
-            serves_a_task(&said.environment, &line),
-            line.into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>(),
-        ))
+        Some((pid, mark, serves_a_task(&said.environment, &words(&said.line))))
     };
-    let all: Vec<_> = heard.words.into_iter().filter_map(look).collect();
-    let is_plugin = |mark: &Mark, line: &[Vec<u8>]| mark.is_plugin(&line.iter().map(Vec::as_slice).collect::<Vec<_>>());
-    let live: Vec<&Mark> = all.iter().filter(|(pid, mark, ..)| in_hand(*pid, mark)).map(|(_, mark, ..)| mark).collect();
-    let one = |(pid, mark, serves, line): &(u32, Mark, bool, Vec<Vec<u8>>)| {
-        let known = *serves || live.iter().any(|live| live.launch == mark.launch);
-        Some(Marked {
-            pid: i32::try_from(*pid).ok()?,
-            plugin: mark.plugin.clone(),
-            is_plugin: is_plugin(mark, line),
-            known,
-        })
+    let all: Vec<(u32, Mark, bool)> = heard.words.into_iter().filter_map(look).collect();
+    let live: Vec<&str> =
+        all.iter().filter(|(pid, mark, _)| in_hand(*pid, mark)).map(|(_, mark, _)| mark.launch.as_str()).collect();
+    let one = |(pid, mark, serves): &(u32, Mark, bool)| {
+        let known = *serves || live.contains(&mark.launch.as_str());
+        Some(Marked { pid: i32::try_from(*pid).ok()?, plugin: mark.plugin.clone(), known })
     };
     all.iter().filter_map(one).collect()
 }

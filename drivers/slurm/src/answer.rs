@@ -6,6 +6,9 @@ use driver_sdk::RemoteError;
 const FULL: &[&str] =
     &["temporarily unable to accept job", "MaxSubmitJob", "MaxJobCount", "MaxGRES", "job submit limit exceeded"];
 
+/// Text of a refusal of an array.
+const ARRAY: &[&str] = &["Invalid job array"];
+
 /// Texts of refusals that every manager would get.
 const WRONG: &[&str] = &[
     "Invalid partition",
@@ -15,7 +18,6 @@ const WRONG: &[&str] = &[
     "Invalid generic resource",
     "Invalid Trackable RESource",
     "Invalid feature specification",
-    "Invalid job array",
     "Invalid wckey",
     "Requested node configuration is not available",
     "Requested time limit is invalid",
@@ -34,33 +36,36 @@ const WRONG: &[&str] = &[
     "Batch script contains DOS line breaks",
 ];
 
+/// Why Slurm itself has refused a submission: nothing was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// There is no room now.
+    Full,
+    /// An array has more jobs than the cluster takes (`MaxArraySize`), or it takes none.
+    Array,
+    /// Every manager would be refused.
+    Wrong,
+}
+
+/// The refusal in what a failed `sbatch` has written; `None`: the job may have been taken.
+pub(crate) fn refusal(stderr: &str) -> Option<Refusal> {
+    let has = |texts: &[&str]| texts.iter().any(|known| stderr.contains(known));
+    match (has(FULL), has(ARRAY), has(WRONG)) {
+        (true, ..) => Some(Refusal::Full),
+        (_, true, _) => Some(Refusal::Array),
+        (.., true) => Some(Refusal::Wrong),
+        _ => None,
+    }
+}
+
 /// What a failed `sbatch` means. Whatever is not known to be a refusal may have been taken: *could not ask*.
 pub(crate) fn submit(stderr: &str) -> RemoteError {
     let text = last_lines(stderr);
-    let has = |texts: &[&str]| texts.iter().any(|known| stderr.contains(known));
-    if has(FULL) {
-        return RemoteError::could_not_ask(format!("the cluster takes no more jobs now: {text}"));
+    match refusal(stderr) {
+        Some(Refusal::Full) => RemoteError::could_not_ask(format!("the cluster takes no more jobs now: {text}")),
+        Some(_) => RemoteError::wrong_request(format!("Slurm refuses the job: {text}")),
+        None => RemoteError::could_not_ask(format!("sbatch: {text}; the job may have been taken, or not")),
     }
-    match has(WRONG) {
-        true => RemoteError::wrong_request(format!("Slurm refuses the job: {text}")),
-        false => RemoteError::could_not_ask(format!("sbatch: {text}; the job may have been taken, or not")),
-    }
-}
-
-/// Whether Slurm itself has refused: nothing was taken.
-pub(crate) fn refused(stderr: &str) -> bool {
-    [FULL, WRONG].concat().iter().any(|known| stderr.contains(known))
-}
-
-/// Whether a refusal is for want of room.
-pub(crate) fn is_full(refusal: &RemoteError) -> bool {
-    let text = refusal.to_string();
-    FULL.iter().any(|known| text.contains(known))
-}
-
-/// Whether a refusal is of job arrays, which a site can switch off or limit.
-pub(crate) fn no_arrays(refusal: &RemoteError) -> bool {
-    refusal.to_string().contains("Invalid job array")
 }
 
 /// Whether a command says that it knows no such job, which confirms nothing.
@@ -94,7 +99,8 @@ mod tests {
             "sbatch: unrecognized option '--frobnicate'",
         ];
         for text in wrong {
-            assert!(matches!(submit(text), RemoteError::WrongRequest(_)) && refused(text), "{text}");
+            assert!(matches!(submit(text), RemoteError::WrongRequest(_)), "{text}");
+            assert_eq!(refusal(text), Some(Refusal::Wrong), "{text}");
         }
         let full = [
             "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying",
@@ -104,8 +110,10 @@ mod tests {
         for text in full {
             let answer = submit(text);
             assert!(matches!(&answer, RemoteError::CouldNotAsk(why) if why.contains("no more jobs")), "{answer}");
-            assert!(refused(text), "{text}");
+            assert_eq!(refusal(text), Some(Refusal::Full), "{text}");
         }
+        let array = "sbatch: error: Batch job submission failed: Invalid job array specification";
+        assert_eq!(refusal(array), Some(Refusal::Array));
         let unclear = [
             "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
             "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
@@ -116,7 +124,7 @@ mod tests {
             "",
         ];
         for text in unclear {
-            assert!(matches!(submit(text), RemoteError::CouldNotAsk(_)) && !refused(text), "{text}");
+            assert!(matches!(submit(text), RemoteError::CouldNotAsk(_)) && refusal(text).is_none(), "{text}");
         }
     }
 

@@ -1,10 +1,11 @@
 //! Runs the commands of Slurm.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use driver_sdk::RemoteError;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 
 use crate::answer::last_lines;
@@ -91,33 +92,48 @@ impl Commands {
             command.stdin(Stdio::piped());
         }
         let limit = self.config.command_timeout;
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let run = async {
             let mut child = command.spawn()?;
-            let typed = child.stdin.take();
+            let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
             let typing = async {
                 // A command that reads no further says why by itself.
-                if let Some(mut typed) = typed {
+                if let Some(mut typed) = pipes.0 {
                     let _ = typed.write_all(input.as_bytes()).await;
                 }
+                Ok(())
             };
-            tokio::join!(typing, child.wait_with_output()).1
+            let read = tokio::try_join!(typing, all_of(pipes.1, &mut stdout), all_of(pipes.2, &mut stderr));
+            read.and(child.wait().await)
         };
-        let output = match tokio::time::timeout(limit, run).await {
-            Ok(Ok(output)) => output,
+        let ended = tokio::time::timeout(limit, run).await;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (stdout, stderr) = (text(&stdout), text(&stderr));
+        let status = match ended {
+            Ok(Ok(status)) => status,
             Ok(Err(why)) => {
                 return Err(RemoteError::could_not_ask(format!(
                     "{name} cannot be run: {why}; install Slurm's commands on this node, or set `bin_dir`"
                 )));
             }
             Err(_) => {
+                // `sbatch` waits so for room at a full cluster.
+                let said = if stderr.is_empty() { String::new() } else { format!(": {}", last_lines(&stderr)) };
                 return Err(RemoteError::could_not_ask(format!(
-                    "{name} gave no answer within {} s (`command_timeout`)",
+                    "{name} gave no answer within {} s (`command_timeout`){said}",
                     limit.as_secs_f64()
                 )));
             }
         };
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        tracing::trace!(name, ?args, code = output.status.code(), "ran");
-        Ok(Said { success: output.status.success(), stdout: text(&output.stdout), stderr: text(&output.stderr) })
+        tracing::trace!(name, ?args, code = status.code(), "ran");
+        Ok(Said { success: status.success(), stdout, stderr })
+    }
+}
+
+/// Everything that comes out of a pipe.
+async fn all_of(pipe: Option<impl AsyncRead + Unpin>, into: &mut Vec<u8>) -> io::Result<()> {
+    match pipe {
+        Some(mut pipe) => pipe.read_to_end(into).await.map(drop),
+        None => Ok(()),
     }
 }

@@ -113,7 +113,7 @@ async fn submission(site: &Site) -> Finding {
     }
     match site.commands.run("sbatch", &args).await {
         Ok(said) if said.success => Finding::pass(what, last_lines(&said.stderr).replace("sbatch: ", "")),
-        Ok(said) if answer::refused(&said.stderr) => Finding::fail(
+        Ok(said) if answer::refusal(&said.stderr).is_some() => Finding::fail(
             what,
             last_lines(&said.stderr),
             "name another `partition` or `account`, or let an administrator allow it to the user of the agent",

@@ -11,6 +11,12 @@ use crate::tables::{Job, JobId, Phase};
 /// How long a submission that was answered may be missing from the queue before it counts as lost.
 const APPEARS_WITHIN: Duration = Duration::from_secs(15);
 
+/// How old what the files of a task said may be, though its directory seems unchanged: times of some file systems are
+/// coarse.
+const READ_AGAIN: Duration = Duration::from_secs(30);
+/// The same for what has not changed for long.
+const READ_AGAIN_AT_LAST: Duration = Duration::from_mins(10);
+
 /// What is known, or what else has to be asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -81,6 +87,12 @@ pub(crate) fn stays(key: &str, files: &Files, jobs: &Jobs, name: &str) -> Option
         }
     };
     Some(observation(key, files, Some(jobs), name, &step))
+}
+
+/// How long files are trusted while their directory seems unchanged; twice as long as `before` if they were read again
+/// and said nothing new.
+pub(crate) fn patience(before: Option<Duration>) -> Duration {
+    before.map_or(READ_AGAIN, |before| (before * 2).min(READ_AGAIN_AT_LAST))
 }
 
 /// What the state of the claimant's job says.
@@ -212,6 +224,13 @@ mod tests {
         }
         assert_eq!(seen(&Files { job: None, ..waits.clone() }, "7|k|PENDING||None\n"), None, "an answer was lost");
         assert_eq!(seen(&Files { claim: Some(Claim::Sealed), ..waits }, "7|k|PENDING||None\n"), None);
+    }
+
+    #[test]
+    fn what_does_not_change_is_read_less_and_less_often_and_at_last_every_ten_minutes() {
+        let all = std::iter::successors(Some(patience(None)), |before| Some(patience(Some(*before))));
+        let seconds: Vec<u64> = all.take(7).map(|patience| patience.as_secs()).collect();
+        assert_eq!(seconds, [30, 60, 120, 240, 480, 600, 600]);
     }
 
     #[test]

@@ -87,7 +87,9 @@ impl Queue {
     /// ago: for thousands of jobs it keeps a core and the controller busy for a while.
     pub(crate) async fn lately(&self, interval: Duration) -> Answer {
         let now = Instant::now();
-        let took = self.last.lock().await.as_ref().map_or(Duration::ZERO, |last| last.took);
+        // A controller that gave no answer may be back.
+        let answered = |last: &Last| last.answer.is_ok().then_some(last.took);
+        let took = self.last.lock().await.as_ref().and_then(answered).unwrap_or_default();
         let age = (took * SHARE).min(OLDEST);
         let wanted = if age > interval { now.checked_sub(age) } else { None };
         self.since(wanted.unwrap_or(now)).await

@@ -27,11 +27,6 @@ const STOP_SLACK: Duration = Duration::from_secs(60);
 const AT_ONCE: Duration = Duration::from_secs(3);
 /// How many submissions wait so at a time.
 const WAITS: usize = 4;
-/// How old what the files of a task said may be, though its directory seems unchanged: times of some file systems are
-/// coarse. Each time that nothing has changed, it may be twice as old …
-const READ_AGAIN: Duration = Duration::from_secs(30);
-/// … but never older.
-const READ_AGAIN_AT_LAST: Duration = Duration::from_mins(10);
 /// Work on files at a time. What hangs with its file system holds a thread.
 const ON_DISK: usize = 16;
 /// How often a stop looks for the exit result.
@@ -247,7 +242,7 @@ impl Site {
                 let (changed, read) = (place.changed().unwrap_or(SystemTime::UNIX_EPOCH), Instant::now());
                 let Some(_) = place.about_of(&handle.key, &handle.owner)? else { return Ok(None) };
                 let (owner, files) = (handle.owner.clone(), place.files()?);
-                Ok(Some(Dated { owner, changed, read, patience: READ_AGAIN, files }))
+                Ok(Some(Dated { owner, changed, read, patience: look::patience(None), files }))
             };
             Ok(asked.iter().map(|one| one.as_ref().map(read)).collect::<Vec<_>>())
         });
@@ -270,7 +265,7 @@ impl Site {
             });
         };
         if let Some(before) = before.filter(|before| before.changed == dated.changed) {
-            dated.patience = (before.patience * 2).min(READ_AGAIN_AT_LAST);
+            dated.patience = look::patience(Some(before.patience));
         }
         let observed = self.look_at(handle, &mut dated, jobs).await?;
         let stands = match dated.files.claim {

@@ -9,13 +9,14 @@
 //!
 //! The first ones find a turn at once and are alone; the others gather while these are on their way.
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use driver_sdk::RemoteError;
 use tokio::sync::{Semaphore, oneshot};
 
+use crate::answer::Refusal;
 use crate::command::Commands;
 use crate::place::{Answer, Member, Place, unique};
 use crate::site::{lock, on_disk};
@@ -26,11 +27,11 @@ use crate::{answer, gate, plan};
 const CALLS: usize = 4;
 /// Fewer are submitted one by one, each with the name of its key.
 const MANY: usize = 8;
-/// Jobs of an array; Slurm's own limit is 1001 unless a site sets `MaxArraySize`.
+/// Jobs of an array, unless the cluster takes fewer: Slurm's own limit is 1001, a site's `MaxArraySize`.
 const AT_MOST: usize = 1000;
 
 /// One submission.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Submission {
     pub(crate) place: Place,
     pub(crate) name: String,
@@ -53,22 +54,22 @@ pub(crate) struct Submissions {
     root: PathBuf,
     queue: Mutex<Vec<Waiting>>,
     calls: Semaphore,
-    /// The operator and the cluster take arrays.
-    arrays: AtomicBool,
+    /// Jobs of an array that the operator and the cluster take; 1: no arrays.
+    largest: AtomicUsize,
 }
 
 /// What became of a call of `sbatch`.
 enum Sent {
     Taken(u64),
     /// Slurm itself has refused: nothing was taken.
-    Refused(RemoteError),
+    Refused(Refusal, RemoteError),
     Unclear(RemoteError),
 }
 
 impl Submissions {
     pub(crate) fn new(commands: Commands, root: PathBuf, arrays: bool) -> Self {
-        let (queue, calls) = (Mutex::default(), Semaphore::new(CALLS));
-        Self { commands, root, queue, calls, arrays: AtomicBool::new(arrays) }
+        let largest = AtomicUsize::new(if arrays { AT_MOST } else { 1 });
+        Self { commands, root, queue: Mutex::default(), calls: Semaphore::new(CALLS), largest }
     }
 
     /// Submits, and notes the job in the run directory. A run directory that has never had a submission is removed when
@@ -107,10 +108,10 @@ impl Submissions {
         queue.retain(|waiting| !waiting.tell.is_closed());
         let Some(options) = queue.first().map(|first| first.submission.options.clone()) else { return Vec::new() };
         let alike = queue.iter().filter(|waiting| waiting.submission.options == options).count();
-        if alike < MANY || !self.arrays.load(Ordering::Relaxed) {
+        let mut left = self.largest.load(Ordering::Relaxed);
+        if alike < MANY || left == 1 {
             return vec![queue.remove(0)];
         }
-        let mut left = AT_MOST;
         queue
             .extract_if(.., |waiting| {
                 let takes = left > 0 && waiting.submission.options == options;
@@ -121,43 +122,34 @@ impl Submissions {
     }
 
     async fn send(&self, mut batch: Vec<Waiting>) {
-        // A cluster that is nearly full takes a part of an array that it refuses as a whole.
         let mut size = batch.len();
         while !batch.is_empty() {
             let part: Vec<Waiting> = batch.drain(..size.min(batch.len())).collect();
-            let Some(refused) = self.send_together(part).await else { continue };
-            let (part, why) = refused;
-            match (part.len(), answer::is_full(&why)) {
-                (1, true) => {
-                    for waiting in part.into_iter().chain(batch.drain(..)) {
-                        self.refuse(waiting, why.clone()).await;
-                    }
+            let many = part.len();
+            let Some((mut part, refusal, why)) = self.send_together(part).await else { continue };
+            match refusal {
+                // A cluster that is nearly full takes a part.
+                Refusal::Full if many > 1 => size = many / 2,
+                Refusal::Array if many > 1 => {
+                    size = if many / 2 < MANY { 1 } else { many / 2 };
+                    self.largest.fetch_min(size, Ordering::Relaxed);
                 }
-                (1, false) => {
+                _ => {
+                    if refusal == Refusal::Full {
+                        part.append(&mut batch);
+                    }
                     for waiting in part {
                         self.refuse(waiting, why.clone()).await;
                     }
-                }
-                (_, true) => {
-                    size = part.len() / 2;
-                    batch.splice(..0, part);
-                }
-                (_, false) if answer::no_arrays(&why) => {
-                    self.arrays.store(false, Ordering::Relaxed);
-                    size = 1;
-                    batch.splice(..0, part);
-                }
-                (_, false) => {
-                    for waiting in part {
-                        self.refuse(waiting, why.clone()).await;
-                    }
+                    continue;
                 }
             }
+            batch.splice(..0, part);
         }
     }
 
     /// One call of `sbatch`. Returns what Slurm has refused; everybody else is told.
-    async fn send_together(&self, part: Vec<Waiting>) -> Option<(Vec<Waiting>, RemoteError)> {
+    async fn send_together(&self, part: Vec<Waiting>) -> Option<(Vec<Waiting>, Refusal, RemoteError)> {
         let array = (part.len() > 1).then(|| format!("array.{}", unique()));
         let part = self.note(part, array.as_deref()).await;
         let first = &part.first()?.1.submission;
@@ -182,11 +174,11 @@ impl Submissions {
         };
         let places: Vec<_> = part.iter().map(|(n, waiting)| (*n, waiting.submission.place.clone())).collect();
         match sent {
-            Sent::Refused(why) => {
+            Sent::Refused(refusal, why) => {
                 let unsent = on_disk(move || places.iter().try_for_each(|(_, place)| place.unsent()));
                 // What stays noted was perhaps taken: that is asked before the next submission.
                 let _ = unsent.await;
-                return Some((part.into_iter().map(|(_, waiting)| waiting).collect(), why));
+                return Some((part.into_iter().map(|(_, waiting)| waiting).collect(), refusal, why));
             }
             Sent::Unclear(why) => part.into_iter().for_each(|(_, waiting)| drop(waiting.tell.send(Err(why.clone())))),
             Sent::Taken(number) => {
@@ -226,17 +218,17 @@ impl Submissions {
         good
     }
 
-    async fn call(&self, dir: &std::path::Path, args: &[String], script: &str) -> Sent {
+    async fn call(&self, dir: &Path, args: &[String], script: &str) -> Sent {
         let said = match self.commands.run_in(dir, "sbatch", args, script).await {
             Ok(said) => said,
             Err(why) => return Sent::Unclear(why),
         };
         // A complaint beside a number is none.
         let id = said.stdout.lines().rev().find_map(|line| line.trim().split(';').next()?.parse::<u64>().ok());
-        match id.filter(|_| said.success) {
-            Some(id) => Sent::Taken(id),
-            None if answer::refused(&said.stderr) => Sent::Refused(answer::submit(&said.stderr)),
-            None => Sent::Unclear(answer::submit(&said.stderr)),
+        match (id.filter(|_| said.success), answer::refusal(&said.stderr)) {
+            (Some(id), _) => Sent::Taken(id),
+            (None, Some(refusal)) => Sent::Refused(refusal, answer::submit(&said.stderr)),
+            (None, None) => Sent::Unclear(answer::submit(&said.stderr)),
         }
     }
 

@@ -38,15 +38,17 @@ impl World {
 
     /// A manager whose looks are too far apart to take an answer of `squeue` for another one.
     async fn manager(&self) -> Driver {
-        self.manager_that_looks_every("60s").await
+        self.manager_with(json!({})).await
     }
 
-    async fn manager_that_looks_every(&self, interval: &str) -> Driver {
+    async fn manager_with(&self, more: serde_json::Value) -> Driver {
         let driver = Driver::new();
-        let config = json!({
+        let mut config = json!({
             "base": self.dir.path().join("runs"), "conf": self.dir.path().join("slurm"),
-            "bin_dir": concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake"), "poll_interval": interval,
+            "bin_dir": concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake"), "poll_interval": "60s",
         });
+        let (all, more) = (config.as_object_mut().expect("an object"), more.as_object().expect("an object").clone());
+        all.extend(more);
         let config = Config::new(rmp_serde::to_vec(&config).expect("bytes"));
         driver.set_config(config, Some(AgentConfig::default())).await.expect("configured");
         driver
@@ -266,7 +268,7 @@ async fn twenty_are_seen_with_one_squeue() {
 #[tokio::test]
 async fn a_squeue_that_takes_long_is_asked_less_often() {
     let world = World::new();
-    let driver = world.manager_that_looks_every("500ms").await;
+    let driver = world.manager_with(json!({"poll_interval": "500ms"})).await;
     let made = driver.ensure(world.ensure("k", 1, "exec sleep 600")).await.expect("made");
     becomes(&driver, &made.handle, InstanceState::Running).await;
     // Fifty times as long is more than the ten seconds at most.
@@ -378,21 +380,20 @@ async fn what_differs_is_submitted_by_itself_four_at_a_time() {
 
 #[tokio::test]
 async fn a_cluster_that_takes_no_such_array_is_given_smaller_ones_or_single_jobs() {
-    for (largest, says) in [
-        ("3", "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates"),
-        ("0", "sbatch: error: Batch job submission failed: Invalid job array specification"),
-    ] {
+    let full = "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates";
+    let wrong = "sbatch: error: Batch job submission failed: Invalid job array specification";
+    for (largest, says, arrays) in [(3, full, true), (12, wrong, true), (0, wrong, false)] {
         let world = World::new();
         let driver = Arc::new(world.manager().await);
         world.say("hold", "");
-        world.say("arrays", largest);
+        world.say("arrays", &largest.to_string());
         world.say("arrays.says", says);
-        let requests = (0..20).map(|n| world.ensure(&format!("k{n}"), 1, "true")).collect();
+        let requests = (0..24).map(|n| world.ensure(&format!("k{n}"), 1, "true")).collect();
         for made in together(&driver, requests).await {
             made.expect("made");
         }
         let jobs = world.jobs();
-        assert_eq!((jobs.len(), jobs.iter().any(|job| job.contains('_'))), (20, largest == "3"), "{jobs:?}");
+        assert_eq!((jobs.len(), jobs.iter().any(|job| job.contains('_'))), (24, arrays), "{jobs:?}");
     }
 }
 
@@ -436,6 +437,19 @@ async fn a_refused_job_leaves_nothing_and_a_full_cluster_is_asked_again() {
     let full = driver.ensure(world.ensure("k", 1, "true")).await;
     assert!(matches!(full, Err(RemoteError::CouldNotAsk(_))), "{full:?}");
     world.unsay("sbatch.says");
+    let made = driver.ensure(world.ensure("k", 1, "exit 3")).await.expect("made");
+    assert_eq!(becomes(&driver, &made.handle, InstanceState::Exited).await.exit.exit_code, 3);
+}
+
+/// What a real `sbatch` does while a cluster has `MaxJobCount` jobs.
+#[tokio::test]
+async fn a_submission_that_waits_for_room_is_given_up_with_what_it_says() {
+    let world = World::new();
+    let driver = world.manager_with(json!({"command_timeout": "2s"})).await;
+    world.say("sbatch.waits", "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n");
+    let why = driver.ensure(world.ensure("k", 1, "true")).await.expect_err("no room").to_string();
+    assert!(why.contains("within 2 s") && why.contains("temporarily unable to accept job"), "{why}");
+    world.unsay("sbatch.waits");
     let made = driver.ensure(world.ensure("k", 1, "exit 3")).await.expect("made");
     assert_eq!(becomes(&driver, &made.handle, InstanceState::Exited).await.exit.exit_code, 3);
 }
