@@ -24,6 +24,12 @@ pub(crate) struct PluginConfig {
     pub(crate) partition: Option<String>,
     /// Account of tasks that name none.
     pub(crate) account: Option<String>,
+    /// User of tasks that name none. Without it, and without `users`: the user of the agent.
+    pub(crate) user: Option<String>,
+    /// Users that tasks may name; `*` stands for all from number 1000 on. The agent must run as root to submit for
+    /// others than itself.
+    #[config(default)]
+    pub(crate) users: Vec<String>,
     /// MHz of one CPU of the cluster: what divides a task's `cpu` into CPUs.
     #[config(default = 2500)]
     pub(crate) cpu_mhz: u64,
@@ -66,6 +72,9 @@ impl PluginConfig {
                 "submissions_per_second is {}; it may be 0.1 to 1000",
                 self.submissions_per_second
             )));
+        }
+        if self.user.as_deref() == Some("root") || self.users.iter().any(|user| user == "root") {
+            return Err(Error::invalid("user and users must not name root: no job is submitted as root for a task"));
         }
         if self.command_timeout.is_zero() || self.cpu_mhz == 0 {
             return Err(Error::invalid("command_timeout and cpu_mhz must be more than 0"));
@@ -138,6 +147,8 @@ mod tests {
             serde_json::json!({"cpu_mhz": 0}),
             serde_json::json!({"command_timeout": "0s"}),
             serde_json::json!({"submissions_per_second": 0}),
+            serde_json::json!({"users": ["ada", "root"]}),
+            serde_json::json!({"user": "root"}),
         ] {
             assert!(read(wrong.clone()).check().is_err(), "{wrong}");
         }

@@ -13,7 +13,10 @@
 //! look.rs      run directory and queue → observation: pure
 //! command.rs   runs the commands
 //! queue.rs     one squeue for all who ask, at most two a second
+//! accounts.rs  one sacct for all that the controller has forgotten
 //! place.rs     the run directory: claims, epochs, results
+//! rights.rs    work on files with the rights of whom they belong to
+//! users.rs     the user of a job, and whether the operator allows it
 //! files.rs     files of a task, brought and renewed
 //! submit.rs    sbatch: submissions of one kind together are a job array
 //! site.rs      one cluster: creates, looks, stops, acknowledges
@@ -26,6 +29,7 @@
 //! Must never know: the server, the node agent, jobs. Begin reading at [`Driver`], then at `gate.rs` for how exactly
 //! one instance is made.
 
+mod accounts;
 mod answer;
 mod command;
 mod config;
@@ -39,9 +43,11 @@ mod look;
 mod place;
 mod plan;
 mod queue;
+mod rights;
 mod site;
 mod submit;
 mod tables;
+mod users;
 
 pub use driver::Driver;
 

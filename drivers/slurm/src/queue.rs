@@ -8,7 +8,7 @@ use driver_sdk::RemoteError;
 use tokio::sync::Mutex;
 
 use crate::command::Commands;
-use crate::place::Member;
+use crate::place::{Files, Member};
 use crate::tables::{self, Job, JobId, Phase};
 
 /// Time between two calls: at most two a second, however many ask.
@@ -18,7 +18,7 @@ const SHARE: u32 = 50;
 /// … and than this.
 const OLDEST: Duration = Duration::from_secs(10);
 
-/// The jobs of this user at one moment.
+/// The jobs at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
     by_name: HashMap<String, Vec<Job>>,
@@ -33,27 +33,29 @@ impl Jobs {
         Self { by_name }
     }
 
-    /// All submissions of a name.
-    fn named(&self, name: &str) -> &[Job] {
-        self.by_name.get(name).map_or(&[], Vec::as_slice)
+    /// All submissions of a name, by the user of these files. Anybody may give a job that name.
+    fn named<'a>(&'a self, name: &str, files: &Files) -> impl Iterator<Item = &'a Job> + use<'a> {
+        let user = files.user;
+        let jobs = self.by_name.get(name).map_or(&[][..], Vec::as_slice);
+        jobs.iter().filter(move |job| job.user.is_none_or(|job| job == user))
     }
 
     /// All submissions of an instance: those with its own name, and its part of arrays.
-    pub(crate) fn of_instance<'a>(&'a self, name: &str, arrays: &'a [Member]) -> impl Iterator<Item = &'a Job> {
+    pub(crate) fn of_instance<'a>(&'a self, name: &str, files: &'a Files) -> impl Iterator<Item = &'a Job> {
         let member =
-            |member: &'a Member| self.named(&member.array).iter().filter(move |job| job.id.index == Some(member.index));
-        self.named(name).iter().chain(arrays.iter().flat_map(member))
+            |member: &'a Member| self.named(&member.array, files).filter(move |job| job.id.index == Some(member.index));
+        self.named(name, files).chain(files.arrays.iter().flat_map(member))
     }
 
     /// The one with this id. Numbers are used again, so the name has to be the same.
-    pub(crate) fn job(&self, name: &str, arrays: &[Member], id: JobId) -> Option<&Job> {
-        let found = self.named(name).iter().find(|job| job.id == id);
-        found.or_else(|| arrays.iter().find_map(|member| self.named(&member.array).iter().find(|job| job.id == id)))
+    pub(crate) fn job(&self, name: &str, files: &Files, id: JobId) -> Option<&Job> {
+        let names = std::iter::once(name).chain(files.arrays.iter().map(|member| member.array.as_str()));
+        names.flat_map(|name| self.named(name, files)).find(|job| job.id == id)
     }
 
     /// A submission of this instance that has not ended.
-    pub(crate) fn live(&self, name: &str, arrays: &[Member]) -> Option<JobId> {
-        self.of_instance(name, arrays).find(|job| job.phase() != Phase::Ended).map(|job| job.id)
+    pub(crate) fn live(&self, name: &str, files: &Files) -> Option<JobId> {
+        self.of_instance(name, files).find(|job| job.phase() != Phase::Ended).map(|job| job.id)
     }
 }
 
@@ -62,7 +64,8 @@ type Answer = Result<Arc<Jobs>, RemoteError>;
 /// The queue as this process sees it.
 pub(crate) struct Queue {
     commands: Commands,
-    user: String,
+    /// Whose jobs are wanted; `None`: everybody's.
+    user: Option<String>,
     last: Mutex<Option<Last>>,
 }
 
@@ -74,8 +77,9 @@ struct Last {
 }
 
 impl Queue {
-    pub(crate) fn new(commands: Commands) -> Self {
-        Self { commands, user: rustix::process::geteuid().as_raw().to_string(), last: Mutex::new(None) }
+    pub(crate) fn new(commands: Commands, several_users: bool) -> Self {
+        let own = || rustix::process::geteuid().as_raw().to_string();
+        Self { commands, user: (!several_users).then(own), last: Mutex::new(None) }
     }
 
     /// The jobs as they were at some time after this call began.
@@ -105,7 +109,12 @@ impl Queue {
             tokio::time::sleep_until((last.begun + APART).into()).await;
         }
         let begun = Instant::now();
-        let args = ["-h", "-r", "-t", "all", "-u", &self.user, "-o", tables::SQUEUE_FORMAT].map(str::to_owned);
+        let (format, user) = match &self.user {
+            Some(user) => (tables::SQUEUE_FORMAT, Some(format!("--user={user}"))),
+            None => (tables::SQUEUE_FORMAT_OF_ALL, None),
+        };
+        let mut args = ["-h", "-r", "-t", "all", "-o", format].map(str::to_owned).to_vec();
+        args.extend(user);
         let said = self.commands.run("squeue", &args).await;
         let answer = said.and_then(|said| said.output("squeue")).map(|text| Arc::new(Jobs::new(tables::squeue(&text))));
         *last = Some(Last { begun, took: begun.elapsed(), answer: answer.clone() });

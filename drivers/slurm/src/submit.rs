@@ -21,6 +21,7 @@ use crate::command::Commands;
 use crate::place::{Answer, Member, Place, unique};
 use crate::site::{lock, on_disk};
 use crate::tables::JobId;
+use crate::users::User;
 use crate::{answer, gate, plan};
 
 /// Calls of `sbatch` at a time: the controller takes them one after the other.
@@ -38,6 +39,8 @@ pub(crate) struct Submission {
     pub(crate) owner: String,
     pub(crate) key: String,
     pub(crate) epoch: u64,
+    /// Whom the job runs as; `None`: the user of the agent.
+    pub(crate) user: Option<User>,
     /// What [`plan::shared`] says of its task.
     pub(crate) options: Vec<String>,
 }
@@ -106,15 +109,16 @@ impl Submissions {
     fn take(&self) -> Vec<Waiting> {
         let mut queue = lock(&self.queue);
         queue.retain(|waiting| !waiting.tell.is_closed());
-        let Some(options) = queue.first().map(|first| first.submission.options.clone()) else { return Vec::new() };
-        let alike = queue.iter().filter(|waiting| waiting.submission.options == options).count();
+        let Some(first) = queue.first() else { return Vec::new() };
+        let kind = (first.submission.user.clone(), first.submission.options.clone());
+        let alike = |waiting: &Waiting| (&waiting.submission.user, &waiting.submission.options) == (&kind.0, &kind.1);
         let mut left = self.largest.load(Ordering::Relaxed);
-        if alike < MANY || left == 1 {
+        if queue.iter().filter(|waiting| alike(waiting)).count() < MANY || left == 1 {
             return vec![queue.remove(0)];
         }
         queue
             .extract_if(.., |waiting| {
-                let takes = left > 0 && waiting.submission.options == options;
+                let takes = left > 0 && alike(waiting);
                 left -= usize::from(takes);
                 takes
             })
@@ -155,13 +159,14 @@ impl Submissions {
         let first = &part.first()?.1.submission;
         let mut args = vec!["--parsable".to_owned()];
         args.extend(first.options.iter().cloned());
+        let user = first.user.as_ref();
         let sent = match &array {
             None => {
                 let (dir, comment) =
                     (&first.place.dir, format!("drover;{};{};{}", first.owner, first.key, first.epoch));
                 args.extend(plan::own(&first.name, &comment, dir, &dir.join("gate.log")));
                 args.push(dir.join("gate.sh").display().to_string());
-                self.call(dir, &args, "").await
+                self.call((user, dir), &args, "").await
             }
             Some(array) => {
                 let dirs: Vec<_> = part.iter().map(|(n, waiting)| (*n, &*waiting.submission.place.dir)).collect();
@@ -169,7 +174,7 @@ impl Submissions {
                 let comment = format!("drover;{};array", first.owner);
                 args.extend(plan::own(array, &comment, &self.root, "/dev/null".as_ref()));
                 args.push(format!("--array={}", indices.join(",")));
-                self.call(&self.root, &args, &gate::array(&dirs)).await
+                self.call((user, &self.root), &args, &gate::array(&dirs)).await
             }
         };
         let places: Vec<_> = part.iter().map(|(n, waiting)| (*n, waiting.submission.place.clone())).collect();
@@ -218,8 +223,8 @@ impl Submissions {
         good
     }
 
-    async fn call(&self, dir: &Path, args: &[String], script: &str) -> Sent {
-        let said = match self.commands.run_in(dir, "sbatch", args, script).await {
+    async fn call(&self, from: (Option<&User>, &Path), args: &[String], script: &str) -> Sent {
+        let said = match self.commands.run_in(from, "sbatch", args, script).await {
             Ok(said) => said,
             Err(why) => return Sent::Unclear(why),
         };
