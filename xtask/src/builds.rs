@@ -91,6 +91,7 @@ mod tests {
         let programs = [
             "drover",
             "drover-driver-ecs",
+            "drover-driver-batch",
             "drover-driver-raw-exec",
             "drover-driver-mock",
             "drover-driver-remote-exec",

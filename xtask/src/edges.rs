@@ -27,9 +27,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("tls", &[]),
     ("fetch", &["tls"]),
     ("process-driver", &["driver-sdk", "executor-client"]),
+    ("aws", &["driver-sdk"]),
     // Drivers see lib/ only.
+    ("batch", &["aws", "driver-sdk"]),
     ("docker", &["driver-sdk", "tls"]),
-    ("ecs", &["driver-sdk"]),
+    ("ecs", &["aws", "driver-sdk"]),
     ("exec", &["driver-sdk", "executor-client", "process-driver"]),
     ("kubernetes", &["driver-sdk"]),
     ("mock", &["driver-sdk"]),

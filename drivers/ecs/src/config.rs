@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use aws::named::{Kind, Named, pace};
 use driver_sdk::{DriverConfig, Error};
 
 /// The operator's `plugin "…" { config { … } }`.
 #[derive(Clone, Debug, Default, PartialEq, DriverConfig)]
-pub(crate) struct PluginConfig {
+pub struct PluginConfig {
     /// Whether this node offers the driver.
     #[config(default)]
     pub(crate) enabled: bool,
@@ -41,82 +42,17 @@ pub(crate) struct PluginConfig {
     pub(crate) pool_memory_mib: u64,
 }
 
-/// Which cluster, checked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Cluster {
-    /// As the API takes it.
-    pub(crate) given: String,
-    /// Its name.
-    pub(crate) name: String,
-    /// Region and account, when an ARN names them.
-    pub(crate) place: Option<(String, String)>,
-}
-
-impl Cluster {
-    fn of(given: &str) -> Result<Self, Error> {
-        if !given.starts_with("arn:") {
-            let fits = given.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c)) && given.len() <= 255;
-            if !fits {
-                return Err(Error::invalid(format!(
-                    "cluster {given:?} is neither the name nor the ARN of an ECS cluster"
-                )));
-            }
-            return Ok(Self { given: given.to_owned(), name: given.to_owned(), place: None });
-        }
-        let parts: Vec<&str> = given.splitn(6, ':').collect();
-        match parts.as_slice() {
-            ["arn", _, "ecs", region, account, resource] if !region.is_empty() && !account.is_empty() => {
-                let name = resource.strip_prefix("cluster/").filter(|name| !name.is_empty());
-                let name =
-                    name.ok_or_else(|| Error::invalid(format!("cluster {given:?} is the ARN of something else")))?;
-                Ok(Self {
-                    given: given.to_owned(),
-                    name: name.to_owned(),
-                    place: Some(((*region).to_owned(), (*account).to_owned())),
-                })
-            }
-            _ => Err(Error::invalid(format!("cluster {given:?} is not the ARN of an ECS cluster"))),
-        }
-    }
-}
+/// How clusters are named.
+pub(crate) const CLUSTER: Kind = Kind { option: "cluster", noun: "an ECS cluster", arn: ("ecs", "cluster") };
 
 impl PluginConfig {
     /// Checks what the schema cannot.
-    pub(crate) fn cluster(&self) -> Result<Cluster, Error> {
+    pub(crate) fn cluster(&self) -> Result<Named, Error> {
         // The name that the service itself gives to the cluster that nobody has named.
-        let cluster = Cluster::of(self.cluster.as_deref().filter(|c| !c.is_empty()).unwrap_or("default"))?;
-        if !(0.1..=1000.0).contains(&self.requests_per_second) {
-            return Err(Error::invalid(format!(
-                "requests_per_second is {}; it may be 0.1 to 1000",
-                self.requests_per_second
-            )));
-        }
-        if self.poll_interval < Duration::from_millis(100) {
-            return Err(Error::invalid("poll_interval is shorter than 100ms, which no budget of requests bears"));
-        }
-        if let (Some(region), Some((of_arn, _))) = (self.region.as_deref().filter(|r| !r.is_empty()), &cluster.place)
-            && region != of_arn
-        {
-            return Err(Error::invalid(format!(
-                "region is {region:?}, the cluster's ARN names {of_arn:?}; remove one of the two"
-            )));
-        }
+        let cluster = Named::of(CLUSTER, self.cluster.as_deref().filter(|c| !c.is_empty()).unwrap_or("default"))?;
+        pace(self.requests_per_second, self.poll_interval)?;
+        cluster.in_region(CLUSTER, self.region.as_deref())?;
         Ok(cluster)
-    }
-
-    /// The region that the configuration itself names.
-    pub(crate) fn region(&self, cluster: &Cluster) -> Option<String> {
-        let named = self.region.clone().filter(|r| !r.is_empty());
-        named.or_else(|| cluster.place.as_ref().map(|(region, _)| region.clone()))
-    }
-
-    /// Identity of the runtime as all nodes see it.
-    pub(crate) fn provider(&self, cluster: &Cluster, region: &str) -> String {
-        match (self.provider.as_deref().filter(|p| !p.is_empty()), &cluster.place) {
-            (Some(name), _) => format!("ecs/{name}"),
-            (None, Some((region, account))) => format!("ecs/{account}/{region}/{}", cluster.name),
-            (None, None) => format!("ecs/{region}/{}", cluster.name),
-        }
     }
 }
 
@@ -133,7 +69,10 @@ mod tests {
         let read =
             config(serde_json::json!({"enabled": true, "cluster": "nomad-remote-driver-demo", "region": "us-east-1"}));
         let cluster = read.cluster().expect("fine");
-        assert_eq!(read.provider(&cluster, "us-east-1"), "ecs/us-east-1/nomad-remote-driver-demo");
+        assert_eq!(
+            cluster.identity("ecs", read.provider.as_deref(), "us-east-1"),
+            "ecs/us-east-1/nomad-remote-driver-demo"
+        );
         assert_eq!((read.poll_interval, read.consistency_window), (Duration::from_secs(2), Duration::from_secs(300)));
         assert!(!config(serde_json::json!({})).enabled);
     }
@@ -142,8 +81,11 @@ mod tests {
     fn clusters_are_named_or_written_out() {
         let read = config(serde_json::json!({"cluster": "arn:aws:ecs:eu-west-1:123456789012:cluster/prod"}));
         let cluster = read.cluster().expect("fine");
-        assert_eq!((read.region(&cluster).as_deref(), cluster.name.as_str()), (Some("eu-west-1"), "prod"));
-        assert_eq!(read.provider(&cluster, "eu-west-1"), "ecs/123456789012/eu-west-1/prod");
+        assert_eq!(
+            (cluster.region(read.region.as_deref()).as_deref(), cluster.name.as_str()),
+            (Some("eu-west-1"), "prod")
+        );
+        assert_eq!(cluster.identity("ecs", read.provider.as_deref(), "eu-west-1"), "ecs/123456789012/eu-west-1/prod");
         let wrong = [
             serde_json::json!({"cluster": "a b"}),
             serde_json::json!({"cluster": "arn:aws:ecs:eu-west-1:1:service/x"}),
@@ -156,6 +98,6 @@ mod tests {
             assert!(config(wrong.clone()).cluster().is_err(), "{wrong}");
         }
         let named = config(serde_json::json!({"provider": "here"}));
-        assert_eq!(named.provider(&named.cluster().expect("fine"), "r"), "ecs/here");
+        assert_eq!(named.cluster().expect("fine").identity("ecs", named.provider.as_deref(), "r"), "ecs/here");
     }
 }

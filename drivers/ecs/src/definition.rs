@@ -6,12 +6,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use aws::LogPlace;
+use aws::size::{fargate_size, resources};
 use aws_sdk_ecs::types::{
     Compatibility, ContainerDefinition, CpuArchitecture, LogConfiguration, LogDriver, NetworkMode, OsFamily,
     PortMapping, RepositoryCredentials, RuntimePlatform, TaskDefinition,
 };
 use driver_sdk::{RemoteError, TaskConfig};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::marks::fingerprint;
 use crate::options::{ContainerOptions, EcsTask};
@@ -20,15 +22,6 @@ use crate::options::{ContainerOptions, EcsTask};
 const CONTAINER: &str = "main";
 /// First part of the names of log streams.
 const STREAM_PREFIX: &str = "drover";
-
-/// Where the output of a task is.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) struct LogPlace {
-    pub(crate) group: String,
-    /// Empty = the cluster's.
-    pub(crate) region: String,
-    pub(crate) stream: String,
-}
 
 /// What is needed of a definition that exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,42 +101,6 @@ pub(crate) struct Made {
     ports: Vec<u16>,
     task_role_arn: Option<String>,
     execution_role_arn: Option<String>,
-}
-
-/// Sizes of Fargate: CPU units, least and most MiB, step.
-const FARGATE: [(u32, u32, u32, u32); 7] = [
-    (256, 512, 2048, 512),
-    (512, 1024, 4096, 1024),
-    (1024, 2048, 8192, 1024),
-    (2048, 4096, 16_384, 1024),
-    (4096, 8192, 30_720, 1024),
-    (8192, 16_384, 61_440, 4096),
-    (16_384, 32_768, 122_880, 8192),
-];
-
-/// The smallest size of Fargate that is not smaller than this.
-pub(crate) fn fargate_size(cpu: u32, memory: u32) -> Option<(u32, u32)> {
-    FARGATE.iter().find_map(|&(units, least, most, step)| {
-        if units < cpu || most < memory {
-            return None;
-        }
-        let wanted = memory.max(least);
-        // The smallest machine alone has 512 MiB beside whole GiB.
-        let fitting = if units == 256 && wanted > 512 {
-            wanted.div_ceil(1024) * 1024
-        } else {
-            least + (wanted - least).div_ceil(step) * step
-        };
-        (fitting <= most).then_some((units, fitting))
-    })
-}
-
-/// What the job's `resources` ask for: CPU units and MiB.
-fn resources(task: &TaskConfig) -> (u32, u32) {
-    let allocated = task.resources.as_ref().and_then(|r| r.allocated_resources.as_ref());
-    let cpu = allocated.and_then(|a| a.cpu.as_ref()).map_or(0, |c| c.cpu_shares);
-    let memory = allocated.and_then(|a| a.memory.as_ref()).map_or(0, |m| m.memory_mb.max(m.memory_max_mb));
-    (u32::try_from(cpu).unwrap_or(0), u32::try_from(memory).unwrap_or(0))
 }
 
 impl Made {
@@ -276,26 +233,6 @@ mod tests {
         let options = task(json).expect("fine");
         let container = options.container.clone().expect("a container");
         Made::of(&options, &container, &TaskConfig::default(), "o", "eu-west-1")
-    }
-
-    #[test]
-    fn sizes_of_fargate_hold_what_is_asked_for() {
-        let table = [
-            ((0, 0), Some((256, 512))),
-            ((100, 300), Some((256, 512))),
-            ((256, 513), Some((256, 1024))),
-            ((256, 2048), Some((256, 2048))),
-            ((256, 2049), Some((512, 3072))),
-            ((257, 100), Some((512, 1024))),
-            ((1000, 8192), Some((1024, 8192))),
-            ((8000, 16_385), Some((8192, 20_480))),
-            ((16_384, 122_880), Some((16_384, 122_880))),
-            ((16_385, 1), None),
-            ((1, 122_881), None),
-        ];
-        for ((cpu, memory), wanted) in table {
-            assert_eq!(fargate_size(cpu, memory), wanted, "{cpu} {memory}");
-        }
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! What a task of ECS says about its instance, and when its absence counts.
+//! What a task of ECS says about its instance.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
+use aws::absence::gone;
 use aws_sdk_ecs::primitives::DateTime;
 use aws_sdk_ecs::types::{Container, Task, TaskStopCode};
 use driver_sdk::{InstanceState, Observation, TaskExit};
@@ -102,11 +103,6 @@ fn state(status: &str) -> Option<InstanceState> {
     }
 }
 
-/// There is none.
-pub(crate) fn gone(key: &str) -> Observation {
-    Observation { key: key.to_owned(), state: InstanceState::Gone, ..Observation::default() }
-}
-
 /// What a task says about the instance of its key.
 pub(crate) fn observation(task: &Task, marks: &Marks) -> Observation {
     let status = task.last_status().unwrap_or_default();
@@ -146,31 +142,6 @@ pub(crate) fn observation(task: &Task, marks: &Marks) -> Observation {
             .filter_map(|(k, v)| Some((k.to_owned(), v.filter(|v| !v.is_empty())?.to_owned())))
             .collect(),
         epoch: marks.epoch,
-    }
-}
-
-/// What to conclude from the service not knowing a task.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Absence {
-    /// Nothing yet: what was just made may not be visible.
-    TooEarly,
-    /// Look for it in another way before anything is concluded.
-    Search,
-    /// There is none.
-    Gone,
-    /// Two answers contradict each other.
-    Contradiction,
-}
-
-/// Decides about a task that DescribeTasks calls MISSING. `found` is what a search by key has said, when one was made.
-pub(crate) fn absence(created: SystemTime, now: SystemTime, window: Duration, found: Option<bool>) -> Absence {
-    // A clock that has gone back makes it younger, which is the safe side.
-    let age = now.duration_since(created).unwrap_or_default();
-    match found {
-        _ if age < window => Absence::TooEarly,
-        None => Absence::Search,
-        Some(true) => Absence::Contradiction,
-        Some(false) => Absence::Gone,
     }
 }
 
@@ -315,20 +286,5 @@ mod tests {
             observation(&Task::builder().last_status("RUNNING").build(), &acknowledged).state,
             InstanceState::Running
         );
-    }
-
-    #[test]
-    fn absence_counts_late_and_only_when_a_search_agrees() {
-        let made = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
-        let window = Duration::from_secs(300);
-        let at = |seconds: u64, found| absence(made, made + Duration::from_secs(seconds), window, found);
-        for found in [None, Some(false), Some(true)] {
-            assert_eq!(at(0, found), Absence::TooEarly);
-            assert_eq!(at(299, found), Absence::TooEarly);
-            assert_eq!(absence(made, made - Duration::from_secs(9), window, found), Absence::TooEarly);
-        }
-        assert_eq!(at(300, None), Absence::Search);
-        assert_eq!(at(300, Some(false)), Absence::Gone);
-        assert_eq!(at(9000, Some(true)), Absence::Contradiction);
     }
 }

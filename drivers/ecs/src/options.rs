@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use aws::marks::is_tag_text;
+use aws::request::{is_free_tag, one_of};
 use driver_sdk::{DriverConfig, Error};
 
 /// A task's `config`.
 #[derive(Clone, Debug, PartialEq, DriverConfig)]
-pub(crate) struct TaskOptions {
+pub struct TaskOptions {
     /// The ECS task.
     pub(crate) task: EcsTask,
 }
@@ -105,20 +107,6 @@ pub(crate) struct ContainerOptions {
     pub(crate) network_mode: Option<String>,
 }
 
-fn one_of(what: &str, given: Option<&str>, known: &[&str]) -> Result<(), Error> {
-    match given {
-        Some(given) if !known.contains(&given) => {
-            Err(Error::invalid(format!("config.task.{what} is {given:?}; there are {}", known.join(", "))))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Characters that tags may have.
-pub(crate) fn is_tag_text(text: &str) -> bool {
-    text.chars().all(|c| c.is_alphanumeric() || " +-=._:/@".contains(c))
-}
-
 impl EcsTask {
     /// Of a task's `config`, checked.
     pub(crate) fn decode(config: &[u8]) -> Result<Self, Error> {
@@ -140,7 +128,7 @@ impl EcsTask {
             }
             _ => {}
         }
-        one_of("launch_type", self.launch_type.as_deref(), &["FARGATE", "EC2", "EXTERNAL"])?;
+        one_of("config.task.launch_type", self.launch_type.as_deref(), &["FARGATE", "EC2", "EXTERNAL"])?;
         if self.launch_type.is_some() && !self.capacity_provider_strategy.is_empty() {
             return wrong(
                 "config.task has both a launch_type and a capacity_provider_strategy; remove one of the two".into(),
@@ -148,7 +136,7 @@ impl EcsTask {
         }
         if let Some(vpc) = self.vpc() {
             one_of(
-                "network_configuration.aws_vpc_configuration.assign_public_ip",
+                "config.task.network_configuration.aws_vpc_configuration.assign_public_ip",
                 vpc.assign_public_ip.as_deref(),
                 &["ENABLED", "DISABLED"],
             )?;
@@ -163,13 +151,7 @@ impl EcsTask {
             let key = tag.get("key").map(String::as_str).unwrap_or_default();
             let known = tag.keys().all(|k| k == "key" || k == "value");
             let value = tag.get("value").map(String::as_str).unwrap_or_default();
-            let fits = known
-                && !key.is_empty()
-                && key.len() <= 128
-                && value.len() <= 256
-                && is_tag_text(key)
-                && is_tag_text(value);
-            if !fits || key.starts_with("aws:") || key.starts_with("drover:") {
+            if !known || !is_free_tag(key, value) {
                 return wrong(format!(
                     "config.task.tags has {tag:?}; a tag is {{ key = \"…\", value = \"…\" }} of at most 128 and 256 \
                         letters, digits and \
@@ -214,8 +196,8 @@ impl ContainerOptions {
         if self.image.is_empty() {
             return Err(Error::invalid("config.task.container.image is empty"));
         }
-        one_of("container.architecture", self.architecture.as_deref(), &["X86_64", "ARM64"])?;
-        one_of("container.network_mode", self.network_mode.as_deref(), &["awsvpc", "bridge", "host"])?;
+        one_of("config.task.container.architecture", self.architecture.as_deref(), &["X86_64", "ARM64"])?;
+        one_of("config.task.container.network_mode", self.network_mode.as_deref(), &["awsvpc", "bridge", "host"])?;
         if self.create_log_group && self.log_group.is_none() {
             return Err(Error::invalid(
                 "config.task.container.create_log_group says to make a log group, log_group does not say which",

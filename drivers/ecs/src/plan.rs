@@ -1,21 +1,13 @@
 //! From a task to what RunTask is told.
 
-use std::collections::BTreeMap;
-
 use aws_sdk_ecs::types::{
     AssignPublicIp, AwsVpcConfiguration, CapacityProviderStrategyItem, ContainerOverride, KeyValuePair, LaunchType,
     NetworkConfiguration, Tag, TaskOverride,
 };
 use driver_sdk::{Ensure, RemoteError};
 
-use crate::marks::{Marks, client_token, started_by};
+use crate::marks::{self, Marks, client_token, started_by};
 use crate::options::EcsTask;
-
-/// The service's own limit for all overrides of a request.
-const OVERRIDES_MAX: usize = 8192;
-
-/// Directories that a node prepares and that no container of ECS has.
-const NODE_ONLY: [&str; 3] = ["NOMAD_ALLOC_DIR", "NOMAD_TASK_DIR", "NOMAD_SECRETS_DIR"];
 
 /// Everything that RunTask is told, besides the cluster.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,31 +27,7 @@ pub(crate) struct Plan {
 
 /// What cannot be done for the task over there, found before anything is asked.
 pub(crate) fn refused(request: &Ensure) -> Result<(), RemoteError> {
-    request.bundle.verify()?;
-    if let Some(file) = request.bundle.files.first() {
-        return Err(RemoteError::wrong_request(format!(
-            "the task brings the file {:?} along, and containers of ECS take no files; put it into the image or fetch \
-                it there",
-            file.path
-        )));
-    }
-    if !request.task.mounts.is_empty() || !request.task.devices.is_empty() {
-        return Err(RemoteError::wrong_request(
-            "the task has volumes or devices of the node, which containers of ECS do not have; name volumes in a task \
-                definition",
-        ));
-    }
-    if !request.task.user.is_empty() {
-        return Err(RemoteError::wrong_request(
-            "the task has a `user`; ECS takes users from the image or the task definition only, set it there",
-        ));
-    }
-    Ok(())
-}
-
-fn environment(env: &BTreeMap<String, String>) -> Vec<KeyValuePair> {
-    let given = env.iter().filter(|(name, _)| !NODE_ONLY.contains(&name.as_str()) && name.as_str() != "PATH");
-    given.map(|(name, value)| KeyValuePair::builder().name(name).value(value).build()).collect()
+    aws::request::refused(request, "ECS", "a task definition", false)
 }
 
 fn network(options: &EcsTask) -> Result<Option<NetworkConfiguration>, RemoteError> {
@@ -82,19 +50,11 @@ pub(crate) fn plan(
     container: &str,
     definition: &str,
 ) -> Result<Plan, RemoteError> {
-    let env: BTreeMap<String, String> = request.task.env.clone().into_iter().collect();
-    let size = env.iter().map(|(name, value)| name.len() + value.len() + 24).sum::<usize>()
-        + options.command.iter().map(|word| word.len() + 3).sum::<usize>();
-    if size > OVERRIDES_MAX {
-        return Err(RemoteError::wrong_request(format!(
-            "environment and command have about {size} bytes, ECS takes {OVERRIDES_MAX} with a start; put large \
-                values into the task definition, or \
-             into a secret that it names"
-        )));
-    }
+    let env = aws::request::environment(request, &options.command, "ECS", "the task definition")?;
+    let env = env.into_iter().map(|(name, value)| KeyValuePair::builder().name(name).value(value).build());
     let container_override = ContainerOverride::builder()
         .name(container)
-        .set_environment(Some(environment(&env)))
+        .set_environment(Some(env.collect()))
         .set_command((!options.command.is_empty()).then(|| options.command.clone()))
         .build();
     // What a definition of the driver's own says already is not said twice.
@@ -115,7 +75,7 @@ pub(crate) fn plan(
         ports: options.ports.clone(),
         acknowledged: false,
     };
-    let mut tags = marks.tags();
+    let mut tags = marks::tags(marks.tags());
     tags.extend(options.tags.iter().map(|tag| {
         let text = |name: &str| tag.get(name).cloned().unwrap_or_default();
         Tag::builder().key(text("key")).value(text("value")).build()
@@ -181,7 +141,7 @@ pub(crate) mod tests {
         let vpc = network.awsvpc_configuration().expect("of its own");
         assert_eq!((vpc.subnets(), vpc.assign_public_ip()), (&["s1".to_owned()][..], Some(&AssignPublicIp::Enabled)));
         assert!(plan.tags.iter().any(|t| t.key() == Some("team") && t.value() == Some("a")));
-        assert_eq!(Marks::of(&plan.tags).expect("ours"), plan.marks);
+        assert_eq!(marks::of(&plan.tags).expect("ours"), plan.marks);
     }
 
     #[test]

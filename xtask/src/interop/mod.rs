@@ -5,6 +5,7 @@ mod airflow;
 pub(crate) mod api;
 mod artifacts;
 mod autoscaler;
+mod batch;
 mod browser;
 pub(crate) mod cgroup_v2;
 mod cli_output;
@@ -175,6 +176,12 @@ const CHECKS: &[Check] = &[
         "two nodes manage ECS tasks at moto's server behind a proxy that loses answers, throttles and talks rubbish: \
             one task for each slot",
         ecs::check,
+    ),
+    (
+        "batch",
+        "two nodes manage AWS Batch jobs at moto's server, which runs them on a real engine, behind a proxy that loses \
+            answers, throttles and talks rubbish: it is the same container; and the conformance suite",
+        batch::check,
     ),
     (
         "kubernetes",

@@ -108,6 +108,13 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "`cargo xtask interop ssh` runs it on real ssh servers",
     ),
     ("guides/remote-tasks-on-ecs.md", "install", "`cargo xtask interop ecs` puts it into a directory of plugins"),
+    ("guides/remote-tasks-on-batch.md", "cargo build", "the program is built with the tests"),
+    ("guides/remote-tasks-on-batch.md", "install", "`cargo xtask interop batch` puts it into a directory of plugins"),
+    (
+        "guides/remote-tasks-on-batch.md",
+        "drover driver doctor",
+        "`cargo xtask interop batch` runs it on a service that speaks as AWS does",
+    ),
     (
         "guides/writing-a-driver.md",
         "",

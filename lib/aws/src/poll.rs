@@ -8,22 +8,27 @@ use driver_sdk::{InstanceState, Observation, ObservationSink};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::handle::HandleV1;
-
 /// How many looks in a row fail before the instance counts as unknown: one lost answer is no news.
 const PATIENCE: u32 = 3;
 /// Registrations come in bursts: one request takes them all.
 const SETTLE: Duration = Duration::from_millis(20);
 
+/// What finds an instance again.
+pub trait Handle: Clone + std::fmt::Debug + Send + Sync + 'static {
+    /// The provider's own name of the instance.
+    fn id(&self) -> &str;
+}
+
 /// Looks at many tasks at once: one observation for each, in the order asked.
 #[driver_sdk::async_trait]
-pub(crate) trait Look: Send + Sync + 'static {
-    async fn look(&self, handles: &[HandleV1]) -> Vec<Observation>;
+pub trait Look<H>: Send + Sync + 'static {
+    /// Never fails: what cannot be seen is unknown, with the reason.
+    async fn look(&self, handles: &[H]) -> Vec<Observation>;
 }
 
 #[derive(Debug)]
-struct Watched {
-    handle: HandleV1,
+struct Watched<H> {
+    handle: H,
     watchers: usize,
     last: Option<Observation>,
     failed: u32,
@@ -31,8 +36,8 @@ struct Watched {
 
 /// What is known of the watched tasks.
 #[derive(Debug)]
-pub(crate) struct Poller {
-    watched: Mutex<HashMap<String, Watched>>,
+pub struct Poller<H> {
+    watched: Mutex<HashMap<String, Watched<H>>>,
     /// Counts rounds, so that watchers wake; `None` when there will be no further one.
     rounds: watch::Sender<Option<u64>>,
     wake: Notify,
@@ -48,49 +53,51 @@ fn is_news(last: Option<&Observation>, failed: u32, seen: &Observation) -> bool 
 }
 
 /// Takes its watcher's interest back, however the watch ends.
-struct Interest {
-    poller: Arc<Poller>,
-    arns: Vec<String>,
+struct Interest<H> {
+    poller: Arc<Poller<H>>,
+    ids: Vec<String>,
 }
 
-impl Drop for Interest {
+impl<H> Drop for Interest<H> {
     fn drop(&mut self) {
         let mut watched = self.poller.watched();
-        for arn in &self.arns {
-            if let Some(entry) = watched.get_mut(arn) {
+        for id in &self.ids {
+            if let Some(entry) = watched.get_mut(id) {
                 entry.watchers -= 1;
                 if entry.watchers == 0 {
-                    watched.remove(arn);
+                    watched.remove(id);
                 }
             }
         }
     }
 }
 
-impl Poller {
+impl<H> Poller<H> {
+    fn watched(&self) -> std::sync::MutexGuard<'_, HashMap<String, Watched<H>>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<H: Handle> Poller<H> {
     /// Nothing is watched.
-    pub(crate) fn new() -> Arc<Self> {
+    pub fn new() -> Arc<Self> {
         Arc::new(Self { watched: Mutex::default(), rounds: watch::Sender::new(Some(0)), wake: Notify::new() })
     }
 
-    fn watched(&self) -> std::sync::MutexGuard<'_, HashMap<String, Watched>> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Nobody looks any more: watches end, and hosts open them again where somebody does.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.rounds.send_modify(|n| *n = None);
     }
 
-    fn handles(&self, wanted: impl Fn(&Watched) -> bool) -> Vec<HandleV1> {
+    fn handles(&self, wanted: impl Fn(&Watched<H>) -> bool) -> Vec<H> {
         self.watched().values().filter(|w| wanted(w)).map(|w| w.handle.clone()).collect()
     }
 
-    async fn round(&self, look: &dyn Look, handles: Vec<HandleV1>) {
+    async fn round(&self, look: &dyn Look<H>, handles: Vec<H>) {
         let seen = look.look(&handles).await;
         let mut watched = self.watched();
         for (handle, seen) in handles.iter().zip(seen) {
-            let Some(entry) = watched.get_mut(&handle.arn) else { continue };
+            let Some(entry) = watched.get_mut(handle.id()) else { continue };
             entry.failed = if seen.state == InstanceState::Unknown { entry.failed.saturating_add(1) } else { 0 };
             if is_news(entry.last.as_ref(), entry.failed, &seen) {
                 entry.last = Some(seen);
@@ -101,7 +108,7 @@ impl Poller {
     }
 
     /// Looks for as long as it is polled itself.
-    pub(crate) async fn run(&self, look: Arc<dyn Look>, every: Duration) {
+    pub async fn run(&self, look: Arc<dyn Look<H>>, every: Duration) {
         let mut due = Instant::now();
         loop {
             let fresh = self.handles(|w| w.last.is_none() && w.failed == 0);
@@ -130,14 +137,14 @@ impl Poller {
     }
 
     /// Pushes what is known of these tasks and every change, until nobody listens.
-    pub(crate) async fn watch(self: &Arc<Self>, handles: Vec<HandleV1>, sink: ObservationSink) {
+    pub async fn watch(self: &Arc<Self>, handles: Vec<H>, sink: ObservationSink) {
         let mut rounds = self.rounds.subscribe();
-        let interest = Interest { poller: self.clone(), arns: handles.iter().map(|h| h.arn.clone()).collect() };
+        let interest = Interest { poller: self.clone(), ids: handles.iter().map(|h| h.id().to_owned()).collect() };
         {
             let mut watched = self.watched();
             for handle in handles {
-                let entry =
-                    watched.entry(handle.arn.clone()).or_insert(Watched { handle, watchers: 0, last: None, failed: 0 });
+                let id = handle.id().to_owned();
+                let entry = watched.entry(id).or_insert(Watched { handle, watchers: 0, last: None, failed: 0 });
                 entry.watchers += 1;
             }
         }
@@ -150,16 +157,16 @@ impl Poller {
             let mut news = Vec::new();
             {
                 let watched = self.watched();
-                for arn in &interest.arns {
-                    if let Some(seen) = watched.get(arn).and_then(|w| w.last.as_ref())
-                        && told.get(arn.as_str()) != Some(seen)
+                for id in &interest.ids {
+                    if let Some(seen) = watched.get(id).and_then(|w| w.last.as_ref())
+                        && told.get(id.as_str()) != Some(seen)
                     {
-                        news.push((arn.as_str(), seen.clone()));
+                        news.push((id.as_str(), seen.clone()));
                     }
                 }
             }
-            for (arn, seen) in news {
-                told.insert(arn, seen.clone());
+            for (id, seen) in news {
+                told.insert(id, seen.clone());
                 if sink.send(seen).await.is_err() {
                     return;
                 }
@@ -172,6 +179,27 @@ impl Poller {
     }
 }
 
+/// The loop of a poller, which ends when it is dropped: another one takes its place.
+pub struct Loop<H: Handle> {
+    looking: tokio::task::JoinHandle<()>,
+    poller: Arc<Poller<H>>,
+}
+
+impl<H: Handle> Loop<H> {
+    /// Begins to look.
+    pub fn start(poller: Arc<Poller<H>>, look: Arc<dyn Look<H>>, every: Duration) -> Self {
+        let of_loop = poller.clone();
+        Self { looking: tokio::spawn(async move { of_loop.run(look, every).await }), poller }
+    }
+}
+
+impl<H: Handle> Drop for Loop<H> {
+    fn drop(&mut self) {
+        self.looking.abort();
+        self.poller.close();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -180,8 +208,10 @@ mod tests {
 
     use super::*;
 
-    fn handle(name: &str) -> HandleV1 {
-        HandleV1 { arn: name.into(), key: name.into(), ..HandleV1::default() }
+    impl Handle for String {
+        fn id(&self) -> &str {
+            self
+        }
     }
 
     fn seen(key: &str, state: InstanceState) -> Observation {
@@ -213,15 +243,12 @@ mod tests {
     }
 
     #[driver_sdk::async_trait]
-    impl Look for Fake {
-        async fn look(&self, handles: &[HandleV1]) -> Vec<Observation> {
+    impl Look<String> for Fake {
+        async fn look(&self, handles: &[String]) -> Vec<Observation> {
             self.rounds.fetch_add(1, Ordering::Relaxed);
             self.asked.fetch_add(handles.len(), Ordering::Relaxed);
             let states = self.states.lock().expect("unpoisoned");
-            handles
-                .iter()
-                .map(|h| seen(&h.key, states.get(&h.key).copied().unwrap_or(InstanceState::Running)))
-                .collect()
+            handles.iter().map(|h| seen(h, states.get(h).copied().unwrap_or(InstanceState::Running))).collect()
         }
     }
 
@@ -240,9 +267,9 @@ mod tests {
         for n in 0..50 {
             let (sink, pushes) = mpsc::channel(16);
             let poller = poller.clone();
-            watching.push(tokio::spawn(async move {
-                poller.watch(vec![handle(&format!("t{n}")), handle("shared")], sink).await
-            }));
+            watching.push(tokio::spawn(
+                async move { poller.watch(vec![format!("t{n}"), "shared".to_owned()], sink).await },
+            ));
             pushed.push(pushes);
         }
         for pushes in &mut pushed {
@@ -264,6 +291,6 @@ mod tests {
         looking.abort();
         // Without a loop a watch does not wait for news that never come.
         poller.close();
-        poller.watch(vec![handle("late")], mpsc::channel(1).0).await;
+        poller.watch(vec!["late".to_owned()], mpsc::channel(1).0).await;
     }
 }

@@ -14,7 +14,7 @@ tokio::task_local! {
 }
 
 /// Makes the requests of this work before those that wait already: a thousand starts and looks must not hold up a stop.
-pub(crate) async fn first<T>(work: impl Future<Output = T>) -> T {
+pub async fn first<T>(work: impl Future<Output = T>) -> T {
     FIRST.scope((), work).await
 }
 
@@ -50,7 +50,7 @@ impl Account {
 
 /// The budget of one node at one provider.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub struct Budget {
     begun: Instant,
     account: Mutex<Account>,
     /// Held by the one request without priority that is booked ahead: whoever goes first has no more than that before
@@ -60,7 +60,7 @@ pub(crate) struct Budget {
 
 impl Budget {
     /// So many requests each second.
-    pub(crate) fn new(per_second: f64) -> Self {
+    pub fn new(per_second: f64) -> Self {
         Self { begun: Instant::now(), account: Mutex::new(Account::new(per_second)), turn: tokio::sync::Mutex::new(()) }
     }
 
@@ -69,7 +69,7 @@ impl Budget {
     }
 
     /// Returns when a request may be made.
-    pub(crate) async fn take(&self) {
+    pub async fn take(&self) {
         let _turn = match FIRST.try_with(|()| ()) {
             Ok(()) => None,
             // In the order in which they have come.
@@ -82,7 +82,7 @@ impl Budget {
     }
 
     /// The service has said that there are too many.
-    pub(crate) fn slow_down(&self) {
+    pub fn slow_down(&self) {
         self.account().pause(self.begun.elapsed());
     }
 }

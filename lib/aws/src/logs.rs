@@ -10,10 +10,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use driver_sdk::{LogChunk, LogStream, LogsQuery, RemoteError};
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use crate::api::Api;
-use crate::definition::LogPlace;
+use crate::session::Session;
 
 /// Tokens of the service live for a day.
 const TOKEN_LIVES: Duration = Duration::from_secs(20 * 3600);
@@ -23,6 +23,17 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOKS_BETWEEN_ENDS: u32 = 5;
 /// How long output may be on its way to the service after the end of a task.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// Where the output of a task is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LogPlace {
+    /// Log group.
+    pub group: String,
+    /// Its region. Empty = that of the session.
+    pub region: String,
+    /// Log stream.
+    pub stream: String,
+}
 
 /// How far a log was read.
 #[derive(Clone, Debug)]
@@ -40,7 +51,7 @@ impl Place {
 
 /// The furthest place of each log.
 #[derive(Debug, Default)]
-pub(crate) struct Places(Mutex<HashMap<LogPlace, Place>>);
+pub struct Places(Mutex<HashMap<LogPlace, Place>>);
 
 /// One page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,7 +85,8 @@ fn behind(begin: u64, data: Vec<u8>, wanted: u64) -> Option<LogChunk> {
 
 /// Whether the task whose log it is has ended, and how long ago as far as the service tells.
 #[driver_sdk::async_trait]
-pub(crate) trait Ended: Send + Sync {
+pub trait Ended: Send + Sync {
+    /// `None`: it has not. Without a time, [`Duration::MAX`].
     async fn ended(&self) -> Result<Option<Duration>, RemoteError>;
 }
 
@@ -98,12 +110,12 @@ impl Places {
     }
 
     /// The instance is no more.
-    pub(crate) fn forget(&self, log: &LogPlace) {
+    pub fn forget(&self, log: &LogPlace) {
         self.places().remove(log);
     }
 
-    async fn read(api: &Api, log: &LogPlace, place: &mut Place) -> Result<Read, RemoteError> {
-        match api.events(log, place.token.clone()).await {
+    async fn read<C>(session: &Session<C>, log: &LogPlace, place: &mut Place) -> Result<Read, RemoteError> {
+        match session.events(log, place.token.clone()).await {
             Ok(page) => {
                 // The token that was given comes back at the end, without events.
                 let next = page.next_forward_token().filter(|t| place.token.as_deref() != Some(t)).map(str::to_owned);
@@ -121,9 +133,12 @@ impl Places {
     }
 
     /// Sends what the query asks for.
-    pub(crate) async fn send(
+    ///
+    /// # Errors
+    /// Those of [`Session::events`] and of `task`.
+    pub async fn send<C>(
         &self,
-        api: &Api,
+        session: &Session<C>,
         log: &LogPlace,
         query: LogsQuery,
         sink: &mpsc::Sender<LogChunk>,
@@ -142,13 +157,13 @@ impl Places {
         let mut wanted = query.offset;
         if query.from_end {
             let mut place = self.begin(log, u64::MAX);
-            while self.step(api, log, &mut place).await?.1 {}
+            while self.step(session, log, &mut place).await?.1 {}
             wanted = place.offset.saturating_sub(query.offset);
         }
         let (mut place, mut idle, mut last) = (self.begin(log, wanted), 0, false);
         loop {
             let begin = place.offset;
-            let (data, more) = self.step(api, log, &mut place).await?;
+            let (data, more) = self.step(session, log, &mut place).await?;
             // While an old log is counted anew, what was sent already is not sent again.
             if let Some(chunk) = behind(begin, data, wanted) {
                 wanted = place.offset;
@@ -188,8 +203,13 @@ impl Places {
     }
 
     /// Reads a page: its bytes, and whether there may be more at once.
-    async fn step(&self, api: &Api, log: &LogPlace, place: &mut Place) -> Result<(Vec<u8>, bool), RemoteError> {
-        let read = Self::read(api, log, place).await?;
+    async fn step<C>(
+        &self,
+        session: &Session<C>,
+        log: &LogPlace,
+        place: &mut Place,
+    ) -> Result<(Vec<u8>, bool), RemoteError> {
+        let read = Self::read(session, log, place).await?;
         let Some(next) = read.next else {
             return Ok((Vec::new(), false));
         };

@@ -1,0 +1,179 @@
+//! The calls of Batch's API.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use aws::answer::{Trouble, What};
+use aws::driver::Service as _;
+use aws::marks::{OWNER, Tag, text_tags};
+use aws::named::Named;
+use aws::{Answer, Session, lock};
+use aws_sdk_batch::Client;
+use aws_sdk_batch::types::{
+    ComputeEnvironmentDetail, JobDefinition, JobDefinitionType, JobDetail, JobQueueDetail, JobStatus, JobSummary,
+    JobTimeout, KeyValuesPair, RetryStrategy,
+};
+use driver_sdk::RemoteError;
+
+use crate::definition::{Made, usable};
+use crate::plan::Plan;
+
+/// Most ids of one DescribeJobs, and most jobs of one page of ListJobs with a filter (their API references).
+pub(crate) const BATCH: usize = 100;
+
+/// The queue's API.
+pub struct Api {
+    pub(crate) session: Session<Client>,
+    pub(crate) queue: Named,
+    /// Names of definitions that are made here → ARN of the revision.
+    made: Mutex<HashMap<String, String>>,
+    /// Of many starts of one job the first makes its definition.
+    registering: tokio::sync::Mutex<()>,
+}
+
+/// Which jobs to list.
+pub(crate) enum Listing {
+    /// All of a name, whatever their status: with a filter `jobStatus` counts for nothing (ListJobs, `filters`).
+    Named(String),
+    /// Those in a status.
+    In(JobStatus),
+}
+
+impl Api {
+    /// Asks nothing yet.
+    pub(crate) fn new(session: Session<Client>, queue: Named) -> Self {
+        Self { session, queue, made: Mutex::default(), registering: tokio::sync::Mutex::default() }
+    }
+
+    async fn client(&self) -> Client {
+        self.session.clients().await.service.clone()
+    }
+
+    /// The queue itself (DescribeJobQueues).
+    pub(crate) async fn queue(&self) -> Result<JobQueueDetail, Trouble> {
+        let doing = "ask for the job queue";
+        let call = self.client().await.describe_job_queues().job_queues(&self.queue.given).send();
+        // The service answers with an empty list, not with an error.
+        self.session.ask(doing, call).await?.job_queues.unwrap_or_default().pop().ok_or_else(|| {
+            let message = format!("{} does not exist; check `job_queue` and `region` of the plugin", self.queue.given);
+            Trouble { doing, page: Self::PAGE, what: What::Refused { code: "NoSuchQueue".into(), message } }
+        })
+    }
+
+    /// The queue's compute environments (DescribeComputeEnvironments).
+    pub(crate) async fn environments(&self, arns: Vec<String>) -> Result<Vec<ComputeEnvironmentDetail>, Trouble> {
+        let call = self.client().await.describe_compute_environments().set_compute_environments(Some(arns)).send();
+        let answer = self.session.ask("ask for the compute environments", call).await?;
+        Ok(answer.compute_environments.unwrap_or_default())
+    }
+
+    /// Jobs by ARN, at most [`BATCH`]; the service leaves out what it does not know (DescribeJobs).
+    pub(crate) async fn jobs(&self, arns: Vec<String>) -> Result<Vec<JobDetail>, Trouble> {
+        let call = self.client().await.describe_jobs().set_jobs(Some(arns)).send();
+        Ok(self.session.ask("look at jobs", call).await?.jobs.unwrap_or_default())
+    }
+
+    /// One page of a listing of the queue, and where to go on (ListJobs).
+    pub(crate) async fn list(
+        &self,
+        listing: Listing,
+        from: Option<String>,
+        size: usize,
+    ) -> Result<(Vec<JobSummary>, Option<String>), Trouble> {
+        let call = self.client().await.list_jobs().job_queue(&self.queue.given).set_next_token(from);
+        let call = call.set_max_results(i32::try_from(size.clamp(1, BATCH)).ok());
+        let call = match listing {
+            Listing::Named(name) => call.filters(KeyValuesPair::builder().name("JOB_NAME").values(name).build()),
+            Listing::In(status) => call.job_status(status),
+        };
+        let answer = self.session.ask("list jobs", call.send()).await?;
+        Ok((answer.job_summary_list.unwrap_or_default(), answer.next_token.filter(|t| !t.is_empty())))
+    }
+
+    /// Submits a job; its ARN, and its id (SubmitJob). One attempt, whatever the definition says: who restarts tasks
+    /// is the scheduler. The SDK repeats nothing: the service takes no token, and a second request makes a second job.
+    pub(crate) async fn submit(&self, plan: &Plan) -> Result<String, Trouble> {
+        let clients = self.session.clients().await;
+        let call = clients
+            .once
+            .submit_job()
+            .job_name(&plan.name)
+            .job_queue(&self.queue.given)
+            .job_definition(&plan.definition)
+            .container_overrides(plan.overrides.clone())
+            .retry_strategy(RetryStrategy::builder().attempts(1).build())
+            .set_parameters((!plan.parameters.is_empty()).then(|| plan.parameters.clone()))
+            .set_timeout(plan.timeout.map(|s| JobTimeout::builder().attempt_duration_seconds(s).build()))
+            .set_share_identifier(plan.share.clone())
+            .set_scheduling_priority_override(plan.priority)
+            .set_tags(Some(plan.tags.clone()));
+        Ok(self.session.ask("submit the job", call.send()).await?.job_arn.unwrap_or_default())
+    }
+
+    /// Tells a job to end: one that has not started is cancelled (TerminateJob).
+    pub(crate) async fn terminate(&self, arn: &str, reason: String) -> Result<(), Trouble> {
+        // The call takes an id, which is the end of the ARN.
+        let id = arn.rsplit('/').next().unwrap_or(arn);
+        let call = self.client().await.terminate_job().job_id(id).reason(reason).send();
+        self.session.ask("stop the job", call).await.map(drop)
+    }
+
+    /// Sets tags of a job (TagResource).
+    pub(crate) async fn tag(&self, arn: &str, tags: Vec<Tag>) -> Result<(), Trouble> {
+        let call = self.client().await.tag_resource().resource_arn(arn).set_tags(Some(tags.into_iter().collect()));
+        self.session.ask("tag the job", call.send()).await.map(drop)
+    }
+
+    /// The newest active revision of a name, or the revision that is named (DescribeJobDefinitions).
+    async fn newest(&self, given: &str) -> Result<Option<JobDefinition>, Trouble> {
+        let call = self.client().await.describe_job_definitions();
+        let exact = given.contains(':');
+        let (mut newest, mut from) = (None, None);
+        loop {
+            let call = call.clone().set_next_token(from);
+            let call = match exact {
+                true => call.job_definitions(given),
+                false => call.job_definition_name(given).status("ACTIVE"),
+            };
+            let answer = self.session.ask("read the job definition", call.send()).await?;
+            newest = answer.job_definitions.unwrap_or_default().into_iter().chain(newest).max_by_key(|d| d.revision());
+            from = answer.next_token.filter(|t| !t.is_empty());
+            if from.is_none() {
+                return Ok(newest);
+            }
+        }
+    }
+
+    /// ARN of the revision that the job means now.
+    pub(crate) async fn definition(&self, given: &str) -> Answer<String> {
+        let newest = self.newest(given).await?;
+        usable(&newest.ok_or_else(|| {
+            RemoteError::wrong_request(format!(
+                "there is no active job definition {given}; check config.job_definition and the plugin's region"
+            ))
+        })?)
+    }
+
+    /// ARN of the definition with this content, which is registered when there is none (RegisterJobDefinition).
+    #[expect(clippy::await_holding_invalid_type, reason = "a definition is made once for all who want it")]
+    pub(crate) async fn made(&self, made: &Made) -> Answer<String> {
+        let name = made.name();
+        let _turn = self.registering.lock().await;
+        if let Some(known) = lock(&self.made).get(&name) {
+            return Ok(known.clone());
+        }
+        let arn = match self.newest(&name).await? {
+            Some(known) => known.job_definition_arn.unwrap_or_default(),
+            None => {
+                let container = made.container();
+                let call = self.client().await.register_job_definition().job_definition_name(&name);
+                let call = call.r#type(JobDefinitionType::Container).platform_capabilities(made.platform());
+                let owner = text_tags(OWNER, &made.owner).into_iter().collect();
+                let call = call.container_properties(container).set_tags(Some(owner)).send();
+                self.session.ask("register the job definition", call).await?.job_definition_arn.unwrap_or_default()
+            }
+        };
+        lock(&self.made).insert(name, arn.clone());
+        Ok(arn)
+    }
+}

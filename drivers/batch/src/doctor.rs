@@ -1,0 +1,101 @@
+//! What jobs will need of the queue, looked at for `drover driver doctor`.
+
+use aws::LogPlace;
+use aws::doctor::right;
+use aws::marks::acknowledged_tag;
+use aws::provider::Place as _;
+use aws_sdk_batch::types::{CeState, CeStatus, ComputeEnvironmentDetail, JobQueueDetail, JobStatus, JqState, JqStatus};
+use driver_sdk::Finding;
+
+use crate::api::{Api, Listing};
+use crate::provider::Queue;
+
+/// Id of a job that there is not: what may be done to it may be done to others, and nothing comes of it.
+const NOBODY: &str = "00000000-0000-4000-8000-000000000000";
+
+/// Looks at everything; starts nothing.
+pub(crate) async fn examine(api: &Api) -> Vec<Finding> {
+    let queue = match api.queue().await {
+        Ok(queue) => queue,
+        Err(why) => {
+            let remedy = "check `job_queue` and `region`, the credentials of the agent's user, and its clock: AWS \
+                refuses what is signed some minutes ahead or late";
+            return vec![Finding::fail("queue", why, remedy)];
+        }
+    };
+    let mut findings = vec![of_queue(&queue)];
+    let order = queue.compute_environment_order().iter();
+    let arns: Vec<String> = order.filter_map(|o| o.compute_environment()).map(str::to_owned).collect();
+    match api.environments(arns).await {
+        Ok(environments) => findings.extend(environments.iter().map(of_environment)),
+        Err(why) => findings.push(right("batch:DescribeComputeEnvironments", Some(why), Some("word on environments"))),
+    }
+    let arn = Queue(queue).arn().to_owned();
+    let place = arn.split(":job-queue/").next().unwrap_or_default();
+    let nobody = format!("{place}:job/{NOBODY}");
+    let logs = LogPlace { group: "/aws/batch/job".into(), region: String::new(), stream: NOBODY.into() };
+    let listed = api.list(Listing::In(JobStatus::Running), None, 1).await.err();
+    findings.extend([
+        right("batch:ListJobs", listed, None),
+        right("batch:DescribeJobs", api.jobs(vec![nobody.clone()]).await.err(), None),
+        right("batch:TerminateJob", api.terminate(&nobody, "drover driver doctor".into()).await.err(), None),
+        right("batch:TagResource", api.tag(&nobody, vec![acknowledged_tag()]).await.err(), None),
+        right(
+            "logs:GetLogEvents",
+            api.session.events(&logs, None).await.err(),
+            Some("`drover alloc logs` of its tasks"),
+        ),
+    ]);
+    findings
+}
+
+fn word(text: Option<&str>) -> &str {
+    text.unwrap_or("unknown")
+}
+
+fn of_queue(queue: &JobQueueDetail) -> Finding {
+    let (state, status) = (queue.state().map(JqState::as_str), queue.status().map(JqStatus::as_str));
+    let found = format!("{}: {}, {}", queue.job_queue_arn().unwrap_or_default(), word(state), word(status));
+    match (state, status) {
+        (Some("ENABLED"), Some("VALID")) => Finding::pass("queue", found),
+        _ => Finding::fail("queue", found, "enable the queue, or name one that is ENABLED and VALID"),
+    }
+}
+
+fn of_environment(of: &ComputeEnvironmentDetail) -> Finding {
+    let what = format!("compute environment {}", of.compute_environment_name().unwrap_or_default());
+    let (state, status) = (of.state().map(CeState::as_str), of.status().map(CeStatus::as_str));
+    let found = format!("{}, {}: {}", word(state), word(status), of.status_reason().unwrap_or("no reason given"));
+    match (state, status) {
+        (Some("ENABLED"), Some("VALID")) => Finding::pass(what, found),
+        _ => Finding::warning(
+            what,
+            found,
+            "jobs wait in RUNNABLE until an environment of the queue is ENABLED and VALID",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use driver_sdk::Verdict;
+
+    use super::*;
+
+    #[test]
+    fn a_queue_that_cannot_run_anything_is_told() {
+        let queue = |state: JqState, status: JqStatus| {
+            let queue = JobQueueDetail::builder().job_queue_name("q").job_queue_arn("a").state(state).status(status);
+            of_queue(&queue.build()).verdict
+        };
+        assert_eq!(queue(JqState::Enabled, JqStatus::Valid), Verdict::Pass);
+        assert_eq!(queue(JqState::Disabled, JqStatus::Valid), Verdict::Fail);
+        assert_eq!(queue(JqState::Enabled, JqStatus::Invalid), Verdict::Fail);
+        let environment = |state: CeState, status: CeStatus| {
+            let made = ComputeEnvironmentDetail::builder().compute_environment_name("e").state(state).status(status);
+            of_environment(&made.build()).verdict
+        };
+        assert_eq!(environment(CeState::Enabled, CeStatus::Valid), Verdict::Pass);
+        assert_eq!(environment(CeState::Enabled, CeStatus::Invalid), Verdict::Warning);
+    }
+}

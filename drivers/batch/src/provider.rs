@@ -1,0 +1,172 @@
+//! Batch as `lib/aws` sees it.
+
+use std::time::{Duration, SystemTime};
+
+use aws::answer::Trouble;
+use aws::marks::{Marks, Tag};
+use aws::provider::{Described, Place, Provider};
+use aws::{Answer, LogPlace, Session};
+use aws_sdk_batch::types::{JobDetail, JobQueueDetail, JobStatus, JobSummary};
+use driver_sdk::{Observation, RemoteError, StopTask, async_trait};
+
+use crate::api::{Api, BATCH, Listing};
+use crate::config::QUEUE;
+use crate::look;
+use crate::plan::job_name;
+
+/// How long Batch waits between SIGTERM and SIGKILL (TerminateJob).
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Statuses of what lives, in the order that jobs take: one that moves on during a listing is seen later, not missed.
+const LIVE: [JobStatus; 5] =
+    [JobStatus::Submitted, JobStatus::Pending, JobStatus::Runnable, JobStatus::Starting, JobStatus::Running];
+
+/// The queue as the service tells of it.
+#[derive(Clone, Debug)]
+pub struct Queue(pub(crate) JobQueueDetail);
+
+impl Place for Queue {
+    fn arn(&self) -> &str {
+        self.0.job_queue_arn().unwrap_or_default()
+    }
+}
+
+fn arns(page: Vec<JobSummary>) -> Vec<String> {
+    page.into_iter().filter_map(|job| job.job_arn).collect()
+}
+
+/// Where a listing goes on: number of the status, and the service's own token.
+fn read_token(token: Option<&str>) -> Answer<(usize, Option<String>)> {
+    let Some(token) = token else { return Ok((0, None)) };
+    let wrong = || RemoteError::wrong_request(format!("{token:?} is no page token of this driver"));
+    let (number, rest) = token.split_once('/').ok_or_else(wrong)?;
+    let number = number.parse().ok().filter(|n| *n < LIVE.len()).ok_or_else(wrong)?;
+    Ok((number, (!rest.is_empty()).then(|| rest.to_owned())))
+}
+
+/// The token of what follows a page of status `number`.
+fn next_token(number: usize, next: Option<String>) -> Option<String> {
+    match next {
+        Some(next) => Some(format!("{number}/{next}")),
+        None => (number + 1 < LIVE.len()).then(|| format!("{}/", number + 1)),
+    }
+}
+
+#[async_trait]
+impl Provider for Api {
+    type Client = aws_sdk_batch::Client;
+    type Place = Queue;
+    type Task = JobDetail;
+
+    const NAME: &'static str = "Batch";
+    const NOUN: &'static str = "job";
+    const PLACE: &'static str = "job queue";
+    const BATCH: usize = BATCH;
+    const LOG_COMES_LATE: bool = true;
+
+    fn session(&self) -> &Session<aws_sdk_batch::Client> {
+        &self.session
+    }
+
+    async fn place(&self) -> Answer<Queue> {
+        let queue = Queue(self.queue().await?);
+        self.queue.of_account(QUEUE, queue.arn())?;
+        Ok(queue)
+    }
+
+    fn id(job: &JobDetail) -> Option<&str> {
+        job.job_arn()
+    }
+
+    fn marks(job: &JobDetail) -> Option<Marks> {
+        Marks::of(job.tags()?.iter().map(|(key, value)| (key.as_str(), value.as_str())))
+    }
+
+    fn created(job: &JobDetail) -> Option<SystemTime> {
+        look::time(job.created_at())
+    }
+
+    fn place_of(job: &JobDetail) -> Option<&str> {
+        job.job_queue()
+    }
+
+    fn observation(job: &JobDetail, marks: &Marks) -> Observation {
+        look::observation(job, marks)
+    }
+
+    // DescribeJobs has no word for a job that it does not know: it leaves it out.
+    async fn describe(&self, ids: Vec<String>) -> Result<Described<JobDetail>, Trouble> {
+        if ids.is_empty() {
+            return Ok(Described { tasks: Vec::new(), missing: Vec::new(), failed: Vec::new() });
+        }
+        let tasks = self.jobs(ids.clone()).await?;
+        let missing = ids.into_iter().filter(|id| !tasks.iter().any(|t| t.job_arn() == Some(id))).collect();
+        Ok(Described { tasks, missing, failed: Vec::new() })
+    }
+
+    async fn of_key(&self, key: &str, owner: &str) -> Answer<Vec<JobDetail>> {
+        let (mut found, mut from) = (Vec::new(), None);
+        loop {
+            let (page, next) = self.list(Listing::Named(job_name(owner, key)), from, BATCH).await?;
+            found.extend(self.describe(arns(page)).await?.tasks);
+            from = next;
+            if from.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+
+    async fn live(&self, from: Option<String>, size: usize) -> Answer<(Vec<String>, Option<String>)> {
+        let (number, from) = read_token(from.as_deref())?;
+        let (page, next) = self.list(Listing::In(LIVE[number].clone()), from, size).await?;
+        Ok((arns(page), next_token(number, next)))
+    }
+
+    async fn stop(&self, id: &str, epoch: u64) -> Result<(), Trouble> {
+        self.terminate(id, format!("stopped by Drover, epoch {epoch}")).await
+    }
+
+    fn about_to_stop(&self, id: &str, stop: &StopTask) {
+        if !matches!(stop.signal.as_str(), "" | "SIGTERM") || stop.timeout != GRACE {
+            tracing::warn!(
+                signal = stop.signal,
+                kill_timeout = ?stop.timeout,
+                job = id,
+                "Batch sends SIGTERM and 30 s later SIGKILL; neither can be chosen"
+            );
+        }
+    }
+
+    async fn tag(&self, id: &str, tags: Vec<Tag>) -> Result<(), Trouble> {
+        self.tag(id, tags).await
+    }
+
+    fn takes_no_tags(trouble: &Trouble) -> bool {
+        trouble.is("ClientException")
+    }
+
+    async fn log_of(&self, job: &JobDetail, _container: &str) -> Answer<Option<LogPlace>> {
+        Ok(look::log_of(job))
+    }
+
+    fn no_log() -> &'static str {
+        "the job has no log stream: it never started, or its definition has another log driver than awslogs"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_goes_through_all_statuses() {
+        assert_eq!(read_token(None), Ok((0, None)));
+        assert_eq!(next_token(0, Some("a/b".into())).as_deref(), Some("0/a/b"));
+        assert_eq!(read_token(Some("0/a/b")), Ok((0, Some("a/b".into()))));
+        assert_eq!(read_token(next_token(3, None).as_deref()), Ok((4, None)));
+        assert_eq!(next_token(4, None), None);
+        for wrong in ["", "x", "9/", "a/b"] {
+            assert!(matches!(read_token(Some(wrong)), Err(RemoteError::WrongRequest(_))), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Starts: each is on record before it is sent, and repeated as it was.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use aws::answer::Meaning;
+use aws::site::Site;
+use aws::{Answer, lock};
+use driver_sdk::{DriverState as _, Ensure, Ensured, Error, RemoteError};
+
+use crate::answer::not_placed;
+use crate::api::{Api, Ran};
+use crate::definition::{Known, Made};
+use crate::look::observation;
+use crate::marks::{self, Marks};
+use crate::options::EcsTask;
+use crate::plan;
+use crate::sent::Intent;
+
+fn error(error: Error) -> RemoteError {
+    RemoteError::wrong_request(error)
+}
+
+/// [`driver_sdk::RemoteDriver::ensure`].
+pub(crate) async fn ensure(site: &Site<Api>, request: &Ensure) -> Answer<Ensured> {
+    plan::refused(request)?;
+    let options = EcsTask::decode(&request.task.msgpack_driver_config).map_err(error)?;
+    site.starting.alone(&request.key, start(site, request, &options)).await
+}
+
+/// The definition that the job means now.
+async fn definition(site: &Site<Api>, request: &Ensure, options: &EcsTask) -> Answer<Arc<Known>> {
+    match (options.definition(), &options.container) {
+        (Some(name), _) => Ok(site.provider.definition(name).await?),
+        (None, Some(container)) => {
+            let made = Made::of(options, container, &request.task, &request.owner, site.provider.region())?;
+            let owner = Marks { owner: request.owner.clone(), ..Marks::default() }.tags();
+            let owner = owner.into_iter().filter(|(key, _)| key == marks::OWNER);
+            site.provider.made(&made, marks::tags(owner)).await
+        }
+        (None, None) => Err(RemoteError::wrong_request("config.task names neither a task_definition nor a container")),
+    }
+}
+
+/// What is to be kept before the start of this request is sent; `None` when that is kept already.
+pub(crate) async fn intent(site: &Site<Api>, request: &Ensure) -> Answer<Option<Vec<u8>>> {
+    plan::refused(request)?;
+    if let Some(kept) = Intent::read(&request.intent)? {
+        // What was refused for half a day, for want of room perhaps, has used up no token.
+        let anew = kept.is_old(SystemTime::now()) && lock(&site.sent).heard(&request.key, request.epoch);
+        if !anew {
+            return Ok(None);
+        }
+    }
+    let options = EcsTask::decode(&request.task.msgpack_driver_config).map_err(error)?;
+    let known = definition(site, request, &options).await?;
+    let container = known.container(options.container_name.as_deref())?;
+    Intent::new(request.epoch, marks::client_token(&request.key), known.arn.clone(), container).write().map(Some)
+}
+
+async fn start(site: &Site<Api>, request: &Ensure, options: &EcsTask) -> Answer<Ensured> {
+    if let Some((task, marks)) = site.of_key(&request.key, &request.owner).await? {
+        return site.existing(task, marks, request.epoch).await;
+    }
+    let plan = match Intent::read(&request.intent)? {
+        None => {
+            let known = definition(site, request, options).await?;
+            let container = known.container(options.container_name.as_deref())?;
+            plan::plan(request, options, &container, &known.arn)?
+        }
+        // As it was sent, or was about to be, by whichever manager: the token, the definition, the tags.
+        Some(kept) => {
+            if kept.is_over(SystemTime::now()) && !request.first && !lock(&site.sent).heard(&request.key, request.epoch)
+            {
+                return Err(RemoteError::sealed(
+                    "a start with this key may have been sent a day ago, ECS keeps its token no longer and has no \
+                        such task now: what came of it \
+                     is not known, and a new start needs a new key",
+                ));
+            }
+            let as_sent = Ensure { epoch: kept.epoch.min(request.epoch), ..request.clone() };
+            let plan = plan::plan(&as_sent, options, &kept.container, &kept.definition)?;
+            plan::Plan { client_token: kept.token, ..plan }
+        }
+    };
+    // Whatever ends this call before its answer: the task may exist.
+    let heard = lock(&site.sent).begin(&request.key, &request.owner, request.epoch, request.first);
+    let ran = site.provider.run(&plan).await;
+    let nothing = match &ran {
+        Err(trouble) => trouble.meaning() != Meaning::CouldNotAsk,
+        Ok(Ran::NotPlaced(failures)) => !failures.is_empty(),
+        Ok(Ran::Task(_) | Ran::Taken(_)) => false,
+    };
+    if nothing {
+        lock(&site.sent).nothing(&request.key, heard);
+    }
+    match ran? {
+        Ran::Task(task) => {
+            let handle = site.handle(&task, &plan.marks).await?;
+            // The answer to a repetition shows the tags as they were sent first. Another manager may have taken the
+            // task over since.
+            let seen = if request.first { None } else { site.look_at(&handle).await? };
+            let marks = seen.map_or_else(|| plan.marks.clone(), |(_, marks)| marks);
+            site.claim(&handle, &marks, request.epoch).await?;
+            lock(&site.sent).found(&request.key);
+            // The answer to a repetition is that to the first request; how the task is now is another question, and
+            // not this one's.
+            let mut observed = observation(&task, &plan.marks);
+            observed.epoch = observed.epoch.max(request.epoch);
+            Ok(Ensured { handle: handle.remote_handle()?, observed, created: true })
+        }
+        Ran::NotPlaced(failures) => Err(not_placed(&failures)),
+        // An earlier start of this key, by another manager or under another epoch.
+        Ran::Taken(arns) => {
+            let mut tasks = site.tasks(&arns).await?.into_iter().filter_map(|task| {
+                let marks = site.marks(&task, None)?;
+                (marks.key == request.key && marks.owner == request.owner).then_some((task, marks))
+            });
+            match tasks.next() {
+                Some((task, marks)) => site.existing(task, marks, request.epoch).await,
+                None => Err(RemoteError::could_not_ask(format!(
+                    "ECS says that the key has the tasks {arns:?} already, and does not show them; nothing \
+                        was started"
+                ))),
+            }
+        }
+    }
+}

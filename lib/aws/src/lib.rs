@@ -1,0 +1,65 @@
+//! What drivers of AWS's services have alike: calls within a budget and with credentials that may change, errors as one
+//! of the three answers, marks in tags, one loop that looks for all, logs of CloudWatch, and when absence counts.
+//!
+//! ```text
+//! driver.rs                               the driver of a service; what a service says of itself: the trait
+//! provider.rs                             its calls, as the rest needs them: the trait
+//! site.rs, slot.rs                        what follows from it: instances by key and handle, ends, listings, logs
+//! session.rs, credentials.rs, budget.rs   calls
+//! answer.rs                               errors of a service as one of the three answers: pure
+//! marks.rs, handle.rs                     tags: owner, key, slot, epoch; the token of an instance: pure
+//! named.rs, request.rs, size.rs           a cluster or queue by name, what a start may bring, sizes: pure
+//! sent.rs, absence.rs                     when an empty listing counts, and that of an instance: pure
+//! twice.rs                                which keys have several live instances
+//! poll.rs                                 one loop looks at all watched instances
+//! logs.rs                                 CloudWatch Logs by byte offset
+//! turns.rs, health.rs                     one start of a key at a time; one question about the service at a time
+//! doctor.rs                               rights
+//! ```
+//!
+//! Must never know: a certain service, nodes, servers, jobs. Begin reading at [`driver::Service`].
+
+pub mod absence;
+pub mod answer;
+pub mod budget;
+mod credentials;
+pub mod doctor;
+pub mod driver;
+pub mod handle;
+pub mod health;
+pub mod logs;
+pub mod marks;
+pub mod named;
+pub mod poll;
+pub mod provider;
+pub mod request;
+pub mod sent;
+pub mod session;
+pub mod site;
+pub mod size;
+pub mod slot;
+pub mod turns;
+pub mod twice;
+
+pub use aws_config::SdkConfig;
+pub use logs::LogPlace;
+pub use session::{Access, Session};
+
+/// Answer of the provider's side.
+pub type Answer<T> = Result<T, driver_sdk::RemoteError>;
+
+/// Locks; what a thread that panicked has left is as good as before, since nothing awaits inside.
+pub fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// No change under an epoch that is older than one that was used.
+///
+/// # Errors
+/// [`driver_sdk::RemoteError::StaleEpoch`].
+pub fn accept(marks: &marks::Marks, epoch: u64) -> Answer<()> {
+    if marks.epoch > epoch {
+        return Err(driver_sdk::RemoteError::StaleEpoch { given: epoch, accepted: marks.epoch });
+    }
+    Ok(())
+}
