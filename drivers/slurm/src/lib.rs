@@ -12,6 +12,7 @@
 //! answer.rs    error texts of the commands as one of the three answers: pure
 //! look.rs      run directory and queue → observation: pure
 //! command.rs   runs the commands
+//! rest/        slurmrestd instead of the commands, where it is configured
 //! queue.rs     one squeue for all who ask, at most two a second
 //! place.rs     the run directory: claims, epochs, results
 //! files.rs     files of a task, brought and renewed
@@ -39,6 +40,7 @@ mod look;
 mod place;
 mod plan;
 mod queue;
+mod rest;
 mod site;
 mod submit;
 mod tables;

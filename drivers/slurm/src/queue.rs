@@ -1,4 +1,4 @@
-//! One `squeue` for all who ask.
+//! One `squeue`, or one question to slurmrestd, for all who ask.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use tokio::sync::Mutex;
 
 use crate::command::Commands;
 use crate::place::Member;
+use crate::rest::Rest;
 use crate::tables::{self, Job, JobId, Phase};
 
 /// Time between two calls: at most two a second, however many ask.
@@ -62,7 +63,8 @@ type Answer = Result<Arc<Jobs>, RemoteError>;
 /// The queue as this process sees it.
 pub(crate) struct Queue {
     commands: Commands,
-    user: String,
+    rest: Option<Arc<Rest>>,
+    uid: u32,
     last: Mutex<Option<Last>>,
 }
 
@@ -74,8 +76,8 @@ struct Last {
 }
 
 impl Queue {
-    pub(crate) fn new(commands: Commands) -> Self {
-        Self { commands, user: rustix::process::geteuid().as_raw().to_string(), last: Mutex::new(None) }
+    pub(crate) fn new(commands: Commands, rest: Option<Arc<Rest>>) -> Self {
+        Self { commands, rest, uid: rustix::process::geteuid().as_raw(), last: Mutex::new(None) }
     }
 
     /// The jobs as they were at some time after this call began.
@@ -105,10 +107,17 @@ impl Queue {
             tokio::time::sleep_until((last.begun + APART).into()).await;
         }
         let begun = Instant::now();
-        let args = ["-h", "-r", "-t", "all", "-u", &self.user, "-o", tables::SQUEUE_FORMAT].map(str::to_owned);
-        let said = self.commands.run("squeue", &args).await;
-        let answer = said.and_then(|said| said.output("squeue")).map(|text| Arc::new(Jobs::new(tables::squeue(&text))));
+        let answer = self.jobs().await.map(|jobs| Arc::new(Jobs::new(jobs)));
         *last = Some(Last { begun, took: begun.elapsed(), answer: answer.clone() });
         answer
+    }
+
+    async fn jobs(&self) -> Result<Vec<Job>, RemoteError> {
+        if let Some(rest) = &self.rest {
+            return rest.jobs(self.uid).await;
+        }
+        let args = ["-h", "-r", "-t", "all", "-u", &self.uid.to_string(), "-o", tables::SQUEUE_FORMAT];
+        let said = self.commands.run("squeue", &args.map(str::to_owned)).await?;
+        Ok(tables::squeue(&said.output("squeue")?))
     }
 }

@@ -1,5 +1,5 @@
-//! Submissions. Those of one kind that come together are one job array: one call of `sbatch`, whatever their number,
-//! and one record at the controller until they start.
+//! Submissions. Those of one kind that come together are one job array: one call of `sbatch` or of slurmrestd, whatever
+//! their number, and one record at the controller until they start.
 //!
 //! ```text
 //! a submission ── joins the queue ── gets one of a few turns ── takes all of its kind from the queue
@@ -19,6 +19,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::answer::Refusal;
 use crate::command::Commands;
 use crate::place::{Answer, Member, Place, unique};
+use crate::rest::{Rest, Unsent};
 use crate::site::{lock, on_disk};
 use crate::tables::JobId;
 use crate::{answer, gate, plan};
@@ -50,6 +51,7 @@ struct Waiting {
 /// All submissions of this process.
 pub(crate) struct Submissions {
     commands: Commands,
+    rest: Option<Arc<Rest>>,
     /// Where arrays are submitted from.
     root: PathBuf,
     queue: Mutex<Vec<Waiting>>,
@@ -67,9 +69,9 @@ enum Sent {
 }
 
 impl Submissions {
-    pub(crate) fn new(commands: Commands, root: PathBuf, arrays: bool) -> Self {
+    pub(crate) fn new(commands: Commands, rest: Option<Arc<Rest>>, root: PathBuf, arrays: bool) -> Self {
         let largest = AtomicUsize::new(if arrays { AT_MOST } else { 1 });
-        Self { commands, root, queue: Mutex::default(), calls: Semaphore::new(CALLS), largest }
+        Self { commands, rest, root, queue: Mutex::default(), calls: Semaphore::new(CALLS), largest }
     }
 
     /// Submits, and notes the job in the run directory. A run directory that has never had a submission is removed when
@@ -153,15 +155,13 @@ impl Submissions {
         let array = (part.len() > 1).then(|| format!("array.{}", unique()));
         let part = self.note(part, array.as_deref()).await;
         let first = &part.first()?.1.submission;
-        let mut args = vec!["--parsable".to_owned()];
-        args.extend(first.options.iter().cloned());
+        let mut args = first.options.clone();
         let sent = match &array {
             None => {
                 let (dir, comment) =
                     (&first.place.dir, format!("drover;{};{};{}", first.owner, first.key, first.epoch));
                 args.extend(plan::own(&first.name, &comment, dir, &dir.join("gate.log")));
-                args.push(dir.join("gate.sh").display().to_string());
-                self.call(dir, &args, "").await
+                self.call(dir, args, &gate::gate(dir), Some(&dir.join("gate.sh"))).await
             }
             Some(array) => {
                 let dirs: Vec<_> = part.iter().map(|(n, waiting)| (*n, &*waiting.submission.place.dir)).collect();
@@ -169,7 +169,7 @@ impl Submissions {
                 let comment = format!("drover;{};array", first.owner);
                 args.extend(plan::own(array, &comment, &self.root, "/dev/null".as_ref()));
                 args.push(format!("--array={}", indices.join(",")));
-                self.call(&self.root, &args, &gate::array(&dirs)).await
+                self.call(&self.root, args, &gate::array(&dirs), None).await
             }
         };
         let places: Vec<_> = part.iter().map(|(n, waiting)| (*n, waiting.submission.place.clone())).collect();
@@ -218,8 +218,19 @@ impl Submissions {
         good
     }
 
-    async fn call(&self, dir: &Path, args: &[String], script: &str) -> Sent {
-        let said = match self.commands.run_in(dir, "sbatch", args, script).await {
+    /// Submits a script, which may lie in a file as well.
+    async fn call(&self, dir: &Path, mut args: Vec<String>, script: &str, file: Option<&Path>) -> Sent {
+        if let Some(rest) = &self.rest {
+            return match rest.submit(dir, &args, script).await {
+                Ok(number) => Sent::Taken(number),
+                Err(Unsent { refusal: Some(refusal), why }) => Sent::Refused(refusal, why),
+                Err(Unsent { refusal: None, why }) => Sent::Unclear(why),
+            };
+        }
+        args.insert(0, "--parsable".to_owned());
+        args.extend(file.map(|file| file.display().to_string()));
+        let typed = if file.is_some() { "" } else { script };
+        let said = match self.commands.run_in(dir, "sbatch", &args, typed).await {
             Ok(said) => said,
             Err(why) => return Sent::Unclear(why),
         };
