@@ -156,7 +156,7 @@ impl Site {
         .await
     }
 
-    /// Looks at several instances with one look at the queue as a rule. Of those that ran or waited at the last look the
+    /// Looks at several instances with one call of `squeue` as a rule. Of those that ran or waited at the last look the
     /// files are read again only if their directory has changed or Slurm says something else.
     pub(crate) async fn look(&self, handles: &[HandleV1]) -> Vec<Observation> {
         let unchanged = self.unchanged(handles).await;

@@ -440,27 +440,28 @@ async fn a_socket_needs_no_token() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_conformance_suite_passes_in_both_forms() {
-    for version in [38, 40] {
-        let world = World::new(&[version]).await;
-        // The commands that slurmrestd does not replace, and no other.
-        for name in ["srun", "sstat"] {
-            let fake = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake/");
-            std::os::unix::fs::symlink(format!("{fake}{name}"), world.dir.path().join("bin").join(name))
-                .expect("a link");
-        }
-        let mut subject = Subject::new(env!("CARGO_BIN_EXE_drover-driver-slurm"));
-        subject.pace = Pace::relaxed();
-        let kit = json!({
-            "script": {"command": "/bin/sh", "args": ["-c", "@SCRIPT@"]},
-            "fails": {"command": "/bin/true", "partition": "nope"},
-            "plugin": {
-                "base": "@DIR@/runs", "bin_dir": world.dir.path().join("bin"), "conf": world.slurm(""),
-                "poll_interval": "500ms", "rest": world.config()["rest"],
-            },
-        });
-        subject.kit = Some(TaskKit::from_json(kit).expect("a kit"));
-        let report = driver_check::run(subject, &Selection::default()).await;
-        assert_eq!(report.failures(), [""; 0], "{version}: {report}");
-        assert_eq!(report.not_applicable(), ["network/create", "network/destroy"], "{version}: {report}");
+    tokio::join!(conforms(38), conforms(40));
+}
+
+async fn conforms(version: u32) {
+    let world = World::new(&[version]).await;
+    // The commands that slurmrestd does not replace, and no other.
+    for name in ["srun", "sstat"] {
+        let fake = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake/");
+        std::os::unix::fs::symlink(format!("{fake}{name}"), world.dir.path().join("bin").join(name)).expect("a link");
     }
+    let mut subject = Subject::new(env!("CARGO_BIN_EXE_drover-driver-slurm"));
+    subject.pace = Pace::relaxed();
+    let kit = json!({
+        "script": {"command": "/bin/sh", "args": ["-c", "@SCRIPT@"]},
+        "fails": {"command": "/bin/true", "partition": "nope"},
+        "plugin": {
+            "base": "@DIR@/runs", "bin_dir": world.dir.path().join("bin"), "conf": world.slurm(""),
+            "poll_interval": "500ms", "rest": world.config()["rest"],
+        },
+    });
+    subject.kit = Some(TaskKit::from_json(kit).expect("a kit"));
+    let report = driver_check::run(subject, &Selection::default()).await;
+    assert_eq!(report.failures(), [""; 0], "{version}: {report}");
+    assert_eq!(report.not_applicable(), ["network/create", "network/destroy"], "{version}: {report}");
 }

@@ -1,8 +1,15 @@
 //! The same cluster by slurmrestd: the driver finds no command of Slurm but those that slurmrestd does not replace.
 
-use std::{fs, os::unix::fs::symlink, path::Path};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::Path,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
     cluster::{Agent, Role, SHORT_LEASE, drover},
@@ -78,5 +85,19 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, cluster: &Cluster) -> Result<()
     server.delete("/v1/job/far")?;
     cluster.until_empty()?;
     server.until_no_record()?;
-    slurm::arrays(server, cluster)
+    // What comes while slurmrestd hangs becomes an array.
+    let paused = pause(cluster, Duration::from_secs(3))?;
+    slurm::arrays(server, cluster)?;
+    paused.join().map_err(|_| anyhow!("slurmrestd was not let go on"))?
+}
+
+/// slurmrestd hangs for a while, from now on.
+fn pause(cluster: &Cluster, time: Duration) -> Result<JoinHandle<Result<()>>> {
+    let pid = fs::read_to_string(cluster.dir.join("slurmrestd.pid"))?.trim().parse()?;
+    let pid = Pid::from_raw(pid).context("slurmrestd has no process")?;
+    kill_process(pid, Signal::STOP)?;
+    Ok(thread::spawn(move || {
+        thread::sleep(time);
+        Ok(kill_process(pid, Signal::CONT)?)
+    }))
 }

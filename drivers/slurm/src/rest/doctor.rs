@@ -1,6 +1,8 @@
 //! What tasks will need of slurmrestd, looked at for `drover driver doctor`.
 
 use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::time::SystemTime;
 
 use driver_sdk::Finding;
@@ -26,6 +28,7 @@ pub(crate) async fn examine(rest: &Rest, uid: u32) -> Vec<Finding> {
     if let Some(token) = &token {
         findings.push(validity(Rest::valid_for(token, SystemTime::now())));
     }
+    findings.extend(rest.config.token_file.as_deref().and_then(readable));
     if let (Endpoint::Tcp { host, .. }, true) = (&rest.endpoint, token.is_some())
         && !local(host)
     {
@@ -68,6 +71,15 @@ pub(crate) async fn examine(rest: &Rest, uid: u32) -> Vec<Finding> {
         None => Finding::pass("user", "the one that slurmrestd takes from the socket"),
     });
     findings
+}
+
+/// What others may do with the file of a token.
+fn readable(path: &Path) -> Option<Finding> {
+    let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
+    (mode & 0o007 != 0).then(|| {
+        let remedy = format!("chmod 600 {}", path.display());
+        Finding::warning("token_file", format!("everybody may use it (mode {mode:04o})"), remedy)
+    })
 }
 
 fn local(host: &str) -> bool {
