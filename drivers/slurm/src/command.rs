@@ -10,12 +10,15 @@ use tokio::process::Command;
 
 use crate::answer::last_lines;
 use crate::config::PluginConfig;
+use crate::users::User;
 
 /// What a command has said.
 #[derive(Debug, Clone)]
 pub(crate) struct Said {
     /// It ended with code 0.
     pub(crate) success: bool,
+    /// The code it ended with; `None` when a signal ended it.
+    pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
@@ -51,8 +54,8 @@ impl Commands {
         for (variable, _) in std::env::vars_os() {
             let text = variable.to_string_lossy();
             // The launch of this plugin concerns nobody else, and defaults of the person who started the agent would
-            // change what the commands do.
-            let ours = ["PLUGIN_", "NOMAD_", "DROVER_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_"];
+            // change what the commands do. Its directories are not there on a compute node.
+            let ours = ["PLUGIN_", "NOMAD_", "DROVER_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "TMPDIR", "XDG_"];
             if ours.iter().any(|prefix| text.starts_with(prefix)) {
                 command.env_remove(&variable);
             }
@@ -74,20 +77,37 @@ impl Commands {
     ///
     /// A drop ends the command.
     pub(crate) async fn run(&self, name: &str, args: &[String]) -> Result<Said, RemoteError> {
-        self.run_in(Path::new("/"), name, args, "").await
+        let mut command = self.command(name);
+        command.current_dir("/").args(args);
+        self.to_its_end(command, name, "").await
     }
 
-    /// The same in a directory, which Slurm tells the job as SLURM_SUBMIT_DIR. `input` is what the command reads.
+    /// The same for a command that is none of Slurm's.
+    pub(crate) async fn plain(&self, name: &str, args: &[String]) -> Result<Said, RemoteError> {
+        let mut command = Command::new(name);
+        command.current_dir("/").env("LC_ALL", "C").stdin(Stdio::null()).args(args);
+        self.to_its_end(command, name, "").await
+    }
+
+    /// The same as a user and in a directory, which Slurm tells the job as SLURM_SUBMIT_DIR. `input` is what the command
+    /// reads.
     pub(crate) async fn run_in(
         &self,
-        dir: &Path,
+        (user, dir): (Option<&User>, &Path),
         name: &str,
         args: &[String],
         input: &str,
     ) -> Result<Said, RemoteError> {
         let mut command = self.command(name);
-        command.current_dir(dir);
-        command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        command.current_dir(dir).args(args);
+        if let Some(user) = user {
+            become_user(&mut command, user);
+        }
+        self.to_its_end(command, name, input).await
+    }
+
+    async fn to_its_end(&self, mut command: Command, name: &str, input: &str) -> Result<Said, RemoteError> {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         if !input.is_empty() {
             command.stdin(Stdio::piped());
         }
@@ -125,9 +145,15 @@ impl Commands {
                 )));
             }
         };
-        tracing::trace!(name, ?args, code = status.code(), "ran");
-        Ok(Said { success: status.success(), stdout, stderr })
+        tracing::trace!(name, args = ?command.as_std().get_args(), code = status.code(), "ran");
+        Ok(Said { success: status.success(), code: status.code(), stdout, stderr })
     }
+}
+
+/// Lets a command run as this user, with no group but its first. The controller looks its other groups up itself.
+pub(crate) fn become_user(command: &mut Command, user: &User) {
+    command.uid(user.owner.uid).gid(user.owner.gid);
+    command.env("USER", &user.name).env("LOGNAME", &user.name).env("HOME", &user.home).env_remove("MAIL");
 }
 
 /// Everything that comes out of a pipe.

@@ -26,6 +26,12 @@ pub(crate) struct PluginConfig {
     pub(crate) partition: Option<String>,
     /// Account of tasks that name none.
     pub(crate) account: Option<String>,
+    /// User of tasks that name none. Without it, and without `users`: the user of the agent.
+    pub(crate) user: Option<String>,
+    /// Users that tasks may name; `*` stands for all from number 1000 on. The agent must run as root to submit for
+    /// others than itself.
+    #[config(default)]
+    pub(crate) users: Vec<String>,
     /// MHz of one CPU of the cluster: what divides a task's `cpu` into CPUs.
     #[config(default = 2500)]
     pub(crate) cpu_mhz: u64,
@@ -114,6 +120,14 @@ impl PluginConfig {
                 self.submissions_per_second
             )));
         }
+        if self.user.as_deref() == Some("root") || self.users.iter().any(|user| user == "root") {
+            return Err(Error::invalid("user and users must not name root: no job is submitted as root for a task"));
+        }
+        if self.rest.is_some() && (self.user.is_some() || !self.users.is_empty()) {
+            return Err(Error::invalid(
+                "user and users need Slurm's commands: slurmrestd submits as the user of its token; leave out `rest`",
+            ));
+        }
         if self.command_timeout.is_zero() || self.cpu_mhz == 0 {
             return Err(Error::invalid("command_timeout and cpu_mhz must be more than 0"));
         }
@@ -196,6 +210,9 @@ mod tests {
             serde_json::json!({"rest": {"url": "rest:6820", "token_file": "/token"}}),
             serde_json::json!({"rest": {"url": "http://rest:6820", "token_file": "token"}}),
             serde_json::json!({"rest": {"url": "unix:/rest", "version": "v0.0.37"}}),
+            serde_json::json!({"users": ["ada", "root"]}),
+            serde_json::json!({"user": "root"}),
+            serde_json::json!({"users": ["ada"], "rest": {"url": "unix:/run/slurmrestd.sock"}}),
         ] {
             assert!(read(wrong.clone()).check().is_err(), "{wrong}");
         }

@@ -2,15 +2,18 @@
 
 use std::fs::{self, OpenOptions};
 use std::io;
+use std::os::unix::fs::lchown;
 use std::path::Path;
 use std::time::SystemTime;
 
-use driver_sdk::Finding;
+use driver_sdk::{Finding, RemoteError};
 use rustix::fs::FlockOperation;
 
 use crate::answer::{self, last_lines};
 use crate::place::unique;
+use crate::rights::{Owner, as_owner};
 use crate::site::{Site, on_disk};
+use crate::users::{self, User};
 use crate::{rest, tables};
 
 /// Commands without which no task runs, and what the others are for.
@@ -49,8 +52,10 @@ pub(crate) async fn examine(site: &Site) -> Vec<Finding> {
             findings.push(submission(site).await);
         }
     }
+    let (users, known) = known_users(site).await;
+    findings.extend(users);
     let base = site.base.root.clone();
-    let looked = on_disk(move || Ok(directory(&base))).await;
+    let looked = on_disk(move || Ok(directory(&base, known.first().map(|user| user.owner)))).await;
     findings.extend(looked.unwrap_or_else(|why| vec![Finding::fail("base", why, "run the doctor again")]));
     findings
 }
@@ -136,6 +141,32 @@ fn settings(text: &str) -> Vec<Finding> {
     findings
 }
 
+/// Users that tasks may name, one by one, and those of them that the agent can submit for.
+async fn known_users(site: &Site) -> (Vec<Finding>, Vec<User>) {
+    let config = &site.config;
+    let mut names: Vec<&String> = config.user.iter().chain(&config.users).filter(|name| *name != "*").collect();
+    names.dedup();
+    let agent = rustix::process::geteuid().as_raw();
+    let (mut findings, mut known) = (Vec::new(), Vec::new());
+    for name in names {
+        let looked = users::look_up(&site.commands, name).await;
+        let allowed = looked.and_then(|user| users::allowed(&user, config, agent).map(|()| user));
+        let what = format!("user {name}");
+        match allowed {
+            Ok(user) => {
+                findings.push(Finding::pass(what, format!("number {} and group {}", user.owner.uid, user.owner.gid)));
+                known.push(user);
+            }
+            Err(why) => findings.push(Finding::fail(
+                what,
+                why,
+                "take the user out of the plugin's configuration, or mend what the reason names",
+            )),
+        }
+    }
+    (findings, known)
+}
+
 /// Whether the cluster would take a job of a task that names nothing.
 async fn submission(site: &Site) -> Finding {
     let what = "submission";
@@ -145,25 +176,37 @@ async fn submission(site: &Site) -> Finding {
             args.push(format!("--{name}={value}"));
         }
     }
-    match site.commands.run("sbatch", &args).await {
+    let user = match site.config.user.as_deref() {
+        None => Ok(None),
+        Some(name) => users::look_up(&site.commands, name).await.map(Some),
+    };
+    let said = match &user {
+        Ok(user) => site.commands.run_in((user.as_ref(), Path::new("/")), "sbatch", &args, "").await,
+        Err(why) => Err(why.clone()),
+    };
+    match said {
         Ok(said) if said.success => Finding::pass(what, last_lines(&said.stderr).replace("sbatch: ", "")),
         Ok(said) if answer::refusal(&said.stderr).is_some() => Finding::fail(
             what,
             last_lines(&said.stderr),
-            "name another `partition` or `account`, or let an administrator allow it to the user of the agent",
+            "name another `partition` or `account`, or let an administrator allow it to the user of the jobs",
         ),
-        Ok(said) => Finding::fail(what, last_lines(&said.stderr), "submit a job by hand as the user of the agent"),
+        Ok(said) => Finding::fail(what, last_lines(&said.stderr), "submit a job by hand as the user of the jobs"),
         Err(why) => Finding::fail(what, why, "raise `command_timeout` if it is only slow"),
     }
 }
 
-/// What run directories need of their file system; blocks.
-fn directory(base: &Path) -> Vec<Finding> {
+/// What run directories need of their file system, also those of another user; blocks.
+fn directory(base: &Path, user: Option<Owner>) -> Vec<Finding> {
     let dir = base.join(format!(".doctor.{}", unique()));
+    let given = user.map(|user| give(&dir.with_extension("given"), user));
     let looked = fs::create_dir(&dir).and_then(|()| look(&dir));
     let _ = fs::remove_dir_all(&dir);
     let mut findings = match looked {
-        Ok(findings) => findings,
+        Ok(mut findings) => {
+            findings.extend(given);
+            findings
+        }
         Err(why) => {
             let remedy = "let the user of the agent write into it";
             return vec![Finding::fail("base", format!("{}: {why}", base.display()), remedy)];
@@ -175,6 +218,25 @@ fn directory(base: &Path) -> Vec<Finding> {
         format!("srun sh -c 'command -v flock && ls {}/identity' says so", base.display()),
     ));
     findings
+}
+
+/// Whether a directory can be given to a user who then works in it.
+fn give(dir: &Path, user: Owner) -> Finding {
+    let what = "directories of users";
+    let made = fs::create_dir(dir).and_then(|()| lchown(dir, Some(user.uid), Some(user.gid)));
+    let used = made.map_err(|why| why.to_string()).and_then(|()| {
+        let write = || fs::write(dir.join("a"), b"").map_err(RemoteError::could_not_ask);
+        as_owner(dir, write).map_err(|why| why.to_string())
+    });
+    let _ = fs::remove_dir_all(dir);
+    match used {
+        Ok(()) => Finding::pass(what, format!("the user {} can work in one that the agent has made", user.uid)),
+        Err(why) => Finding::fail(
+            what,
+            format!("{}: {why}", dir.display()),
+            "export the file system to this node without root_squash, and let users enter all directories above `base`",
+        ),
+    }
 }
 
 fn look(dir: &Path) -> io::Result<Vec<Finding>> {
@@ -240,10 +302,10 @@ mod tests {
     #[test]
     fn a_directory_is_looked_at_and_left_as_it_was() {
         let dir = tempfile::tempdir().expect("a directory");
-        let found = directory(dir.path());
+        let found = directory(dir.path(), None);
         assert!(found.iter().all(|f| f.verdict == Verdict::Pass || f.what == "compute nodes"), "{found:?}");
         assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
-        let missing = directory(&dir.path().join("none"));
+        let missing = directory(&dir.path().join("none"), None);
         assert_eq!((missing.len(), missing[0].verdict), (1, Verdict::Fail));
     }
 

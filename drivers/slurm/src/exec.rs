@@ -18,7 +18,9 @@ use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 
-use crate::place::{Answer, unique};
+use crate::command::become_user;
+use crate::place::{Answer, read, unique};
+use crate::rights::as_owner;
 use crate::site::{Site, on_disk};
 
 /// Until the client says how large its window is.
@@ -71,15 +73,21 @@ pub(crate) async fn run(
 ) -> Answer<TaskExit> {
     let result = dir.join(format!(".exec.{}", unique()));
     let mut srun = site.commands.command("srun");
+    if let Some(user) = site.owner_of(dir).await? {
+        become_user(&mut srun, &user);
+    }
     srun.arg(format!("--jobid={job}")).args(["--overlap", "--nodes=1", "--ntasks=1"]);
     srun.arg(if tty { "--pty" } else { "--input=0" });
     srun.arg("/bin/sh").arg(dir.join("beside.sh")).arg(&result).args(command);
     let ExecIo { input, output } = io;
     let status = if tty { at_terminal(srun, input, &output).await } else { piped(srun, input, &output).await }?;
+    let dir = dir.to_owned();
     let code = on_disk(move || {
-        let code = std::fs::read_to_string(&result).ok().and_then(|text| text.trim().parse().ok());
-        let _ = std::fs::remove_file(&result);
-        Ok(code)
+        as_owner(&dir, || {
+            let code = read(&result)?.and_then(|text| text.trim().parse().ok());
+            let _ = std::fs::remove_file(&result);
+            Ok(code)
+        })
     })
     .await?;
     Ok(TaskExit { exit_code: code.or(status.code()).unwrap_or(-1), ..TaskExit::default() })

@@ -14,7 +14,10 @@
 //! command.rs   runs the commands
 //! rest/        slurmrestd instead of the commands, where it is configured
 //! queue.rs     one squeue for all who ask, at most two a second
+//! accounts.rs  one sacct for all that the controller has forgotten
 //! place.rs     the run directory: claims, epochs, results
+//! rights.rs    work on files with the rights of whom they belong to
+//! users.rs     the user of a job, and whether the operator allows it
 //! files.rs     files of a task, brought and renewed
 //! submit.rs    sbatch: submissions of one kind together are a job array
 //! site.rs      one cluster: creates, looks, stops, acknowledges
@@ -27,6 +30,7 @@
 //! Must never know: the server, the node agent, jobs. Begin reading at [`Driver`], then at `gate.rs` for how exactly
 //! one instance is made.
 
+mod accounts;
 mod answer;
 mod command;
 mod config;
@@ -41,9 +45,11 @@ mod place;
 mod plan;
 mod queue;
 mod rest;
+mod rights;
 mod site;
 mod submit;
 mod tables;
+mod users;
 
 pub use driver::Driver;
 

@@ -1,6 +1,6 @@
 //! Output by byte offset. A run directory has one file for each stream, which Slurm's nodes append to.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::Duration;
@@ -8,14 +8,20 @@ use std::time::Duration;
 use driver_sdk::{LogChunk, RemoteError};
 use tokio::sync::mpsc;
 
-use crate::place::Answer;
+use crate::place::{Answer, open};
+use crate::rights::as_owner;
 
 const CHUNK: usize = 64 << 10;
 const AGAIN: Duration = Duration::from_millis(300);
 
-/// One part of a file, opened anew, which makes a network file system ask the server; and the file's length.
+/// As [`part_of`] with the rights of whom the run directory belongs to.
 fn part(path: &Path, offset: u64) -> Answer<(Vec<u8>, u64)> {
-    let mut file = match File::open(path) {
+    as_owner(path.parent().unwrap_or(path), || part_of(path, offset))
+}
+
+/// One part of a file, opened anew, which makes a network file system ask the server; and the file's length.
+fn part_of(path: &Path, offset: u64) -> Answer<(Vec<u8>, u64)> {
+    let mut file = match open(path, OpenOptions::new().read(true)) {
         Ok(file) => file,
         Err(why) if why.kind() == ErrorKind::NotFound => return Ok((Vec::new(), 0)),
         Err(why) => return Err(RemoteError::could_not_ask(format!("could not read {}: {why}", path.display()))),

@@ -51,16 +51,16 @@ pub(crate) fn together(files: &Files, jobs: &Jobs, name: &str) -> Step {
         return step;
     }
     match &files.claim {
-        Some(Claim::Job { id, nodes, .. }) => match jobs.job(name, &files.arrays, *id) {
+        Some(Claim::Job { id, nodes, .. }) => match jobs.job(name, files, *id) {
             Some(job) => of_job(job, nodes),
             None => Step::Absent { id: *id, nodes: nodes.clone() },
         },
         _ => {
             let unstarted = |job: &&Job| matches!(job.phase(), Phase::Waiting | Phase::Running | Phase::Unclear);
-            if let Some(job) = jobs.of_instance(name, &files.arrays).find(unstarted) {
+            if let Some(job) = jobs.of_instance(name, files).find(unstarted) {
                 return Step::Known(InstanceState::Creating, job.told());
             }
-            match jobs.of_instance(name, &files.arrays).last() {
+            match jobs.of_instance(name, files).last() {
                 Some(job) => Step::Close(format!("the job {} ended before the task started: {}", job.id, job.told())),
                 None if files.sent_for.is_some_and(|age| age < APPEARS_WITHIN) => {
                     Step::Known(InstanceState::Creating, "the job has been submitted".to_owned())
@@ -77,12 +77,12 @@ pub(crate) fn together(files: &Files, jobs: &Jobs, name: &str) -> Step {
 pub(crate) fn stays(key: &str, files: &Files, jobs: &Jobs, name: &str) -> Option<Observation> {
     let step = match &files.claim {
         Some(Claim::Job { id, .. }) => {
-            jobs.job(name, &files.arrays, *id).filter(|job| job.state == "RUNNING")?;
+            jobs.job(name, files, *id).filter(|job| job.state == "RUNNING")?;
             Step::Known(InstanceState::Running, String::new())
         }
         Some(_) => return None,
         None => {
-            let job = jobs.job(name, &files.arrays, files.job?).filter(|job| job.phase() == Phase::Waiting)?;
+            let job = jobs.job(name, files, files.job?).filter(|job| job.phase() == Phase::Waiting)?;
             Step::Known(InstanceState::Creating, job.told())
         }
     };
@@ -136,7 +136,7 @@ pub(crate) fn observation(key: &str, files: &Files, jobs: Option<&Jobs>, name: &
         seen.provider_id = format!("job {id}");
         seen.attributes.insert("job_id".into(), id.to_string());
     }
-    let state = job.and_then(|id| jobs?.job(name, &files.arrays, id)).map(Job::told);
+    let state = job.and_then(|id| jobs?.job(name, files, id)).map(Job::told);
     if let Some(state) = &state {
         seen.attributes.insert("slurm_state".into(), state.clone());
     }
@@ -243,16 +243,27 @@ mod tests {
         assert_eq!(step, Step::Known(InstanceState::Creating, "PENDING (Priority)".into()));
         // The answer was lost: the array is known by its name.
         let lost = Files { job: None, ..waits.clone() };
-        assert_eq!(jobs(text).live("k", &lost.arrays), Some(id));
+        assert_eq!(jobs(text).live("k", &lost), Some(id));
         assert_eq!(together(&lost, &jobs(text), "k"), step);
         let siblings = "7_0|a|RUNNING|n1|None\n7_2|a|RUNNING|n1|None\n7_1|other|RUNNING|n1|None\n";
         assert!(matches!(together(&waits, &jobs(siblings), "k"), Step::Close(_)));
-        assert_eq!(jobs(siblings).live("k", &waits.arrays), None);
+        assert_eq!(jobs(siblings).live("k", &waits), None);
         let claim = Claim::Job { id, number: 9, restarts: 0, at: 100, nodes: "n1".into() };
         let runs = Files { claim: Some(claim), ..waits };
         let seen = stays("k", &runs, &jobs("7_1|a|RUNNING|n1|None\n"), "k").expect("it runs");
         assert_eq!((seen.state, seen.provider_id.as_str()), (InstanceState::Running, "job 7_1"));
         assert_eq!(together(&runs, &jobs(siblings), "k"), Step::Absent { id, nodes: "n1".into() });
+    }
+
+    #[test]
+    fn a_job_of_another_user_with_the_name_is_none_of_ours() {
+        let own = |user: u32, files: Files| Files { user, ..files };
+        let text = "1001 7|k|RUNNING|n1|None\n";
+        assert!(stays("k", &own(1001, claimed()), &jobs(text), "k").is_some());
+        assert_eq!(stays("k", &own(1002, claimed()), &jobs(text), "k"), None);
+        assert!(matches!(together(&own(1002, claimed()), &jobs(text), "k"), Step::Absent { .. }));
+        assert_eq!(jobs(text).live("k", &own(1002, Files::default())), None);
+        assert_eq!(jobs(text).live("k", &own(1001, Files::default())), Some(JobId::single(7)));
     }
 
     #[test]

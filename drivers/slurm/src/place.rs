@@ -1,4 +1,5 @@
-//! The run directory of an instance. All work on files; run it on a thread that may block.
+//! The run directory of an instance. All work on files; run it on a thread that may block. Each work has the rights of
+//! whom the directory belongs to ([`as_owner`]): that is the user of the job.
 //!
 //! ```text
 //! identity                    the runtime's own name
@@ -14,16 +15,25 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use driver_sdk::RemoteError;
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::rights::{Owner, as_owner, owner};
 use crate::tables::JobId;
+
+/// How long somebody else may hold the lock of a directory: what is done under it takes no time.
+const LOCKED_FOR: Duration = Duration::from_secs(5);
+/// How often the lock is tried.
+const LOCK_AGAIN: Duration = Duration::from_millis(10);
+/// Bytes of a file that is read whole: ours are far shorter, whatever its user makes of it.
+const LONGEST: u64 = 1 << 20;
 
 /// What is done or refused.
 pub(crate) type Answer<T> = Result<T, RemoteError>;
@@ -82,6 +92,8 @@ pub(crate) struct Files {
     /// Age of the newest submission.
     pub(crate) sent_for: Option<Duration>,
     pub(crate) acknowledged: bool,
+    /// Number of the user whose directory it is.
+    pub(crate) user: u32,
 }
 
 fn unclear(what: &str, path: &Path) -> impl FnOnce(io::Error) -> RemoteError {
@@ -97,10 +109,22 @@ pub(crate) fn unique() -> String {
     format!("{host}.{}.{now}.{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
+/// Opens a file of a run directory. Its user may have put a link there, or a pipe at which an open waits for ever.
+pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = options.custom_flags(flags.bits().cast_signed()).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(ErrorKind::InvalidData, "it is no regular file")),
+    }
+}
+
 /// The text of a file that may be missing. Opened by name, which makes a network file system ask the server.
-fn read(path: &Path) -> Answer<Option<String>> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
+pub(crate) fn read(path: &Path) -> Answer<Option<String>> {
+    let mut text = String::new();
+    let read = open(path, OpenOptions::new().read(true)).and_then(|file| file.take(LONGEST).read_to_string(&mut text));
+    match read {
+        Ok(_) => Ok(Some(text)),
         Err(why) if why.kind() == ErrorKind::NotFound => Ok(None),
         Err(why) => Err(unclear("read", path)(why)),
     }
@@ -150,10 +174,18 @@ pub(crate) struct Base {
 }
 
 impl Base {
-    /// Opens a runtime; makes it where there is none.
-    pub(crate) fn open(root: &Path) -> Answer<Base> {
+    /// Opens a runtime; makes it where there is none. Where it holds directories of several users, each of them can
+    /// reach their own.
+    pub(crate) fn open(root: &Path, several_users: bool) -> Answer<Base> {
         let instances = root.join("instances");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&instances).map_err(unclear("make", &instances))?;
+        for dir in [root, &instances].into_iter().filter(|_| several_users) {
+            let mode = fs::metadata(dir).map_err(unclear("look at", dir))?.permissions().mode();
+            if mode & 0o111 != 0o111 {
+                let open = fs::Permissions::from_mode(mode | 0o111);
+                fs::set_permissions(dir, open).map_err(unclear("let users enter", dir))?;
+            }
+        }
         let path = root.join("identity");
         if read(&path)?.is_none() {
             let mut random = [0_u8; 8];
@@ -223,9 +255,18 @@ impl Place {
         self.dir.join(name)
     }
 
+    fn as_owner<T>(&self, work: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        as_owner(&self.dir, work)
+    }
+
+    /// Whom the directory belongs to; `None` where there is none.
+    pub(crate) fn owner(&self) -> Answer<Option<Owner>> {
+        owner(&self.dir).map_err(unclear("look at", &self.dir))
+    }
+
     pub(crate) fn about(&self) -> Answer<Option<About>> {
         let path = self.file("about.json");
-        let Some(text) = read(&path)? else { return Ok(None) };
+        let Some(text) = self.as_owner(|| read(&path))? else { return Ok(None) };
         serde_json::from_str(&text)
             .map(Some)
             .map_err(|why| RemoteError::could_not_ask(format!("{} cannot be read: {why}", path.display())))
@@ -242,13 +283,67 @@ impl Place {
         }
     }
 
-    /// Makes the directory of an instance that nobody has asked for yet.
-    pub(crate) fn make(&self, about: &About) -> Answer<()> {
+    /// Makes the directory of an instance that nobody has asked for yet. It becomes the user's, unless somebody has
+    /// asked for the instance before; without a user it stays the agent's.
+    pub(crate) fn make(&self, about: &About, user: Option<Owner>) -> Answer<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).map_err(unclear("make", &self.dir))?;
+        if let Some(user) = user {
+            self.give(user)?;
+        }
         let text = serde_json::to_string(about).map_err(RemoteError::could_not_ask)?;
         match self.about_of(&about.key, &about.owner)? {
             Some(_) => Ok(()),
-            None => put(&self.file("about.json"), 0o600, text.as_bytes()),
+            None => self.as_owner(|| put(&self.file("about.json"), 0o600, text.as_bytes())),
+        }
+    }
+
+    /// Gives a directory of the agent away, for which nothing was submitted and which nobody has closed.
+    fn give(&self, user: Owner) -> Answer<()> {
+        let ours = || Ok(self.owner()?.is_some_and(|owner| owner.uid == 0));
+        if !rustix::process::geteuid().is_root() || !ours()? {
+            return Ok(());
+        }
+        // Whoever is about to close it waits, and then does so as the new owner.
+        let _lock = self.lock()?;
+        if !ours()? {
+            return Ok(());
+        }
+        if ["claim", "sending", "job", "acknowledged"].iter().any(|name| self.file(name).exists()) {
+            return Ok(());
+        }
+        let cannot = || unclear("give to the user of the job (it needs a file system without root_squash)", &self.dir);
+        for entry in fs::read_dir(&self.dir).map_err(unclear("list", &self.dir))? {
+            let path = entry.map_err(unclear("list", &self.dir))?.path();
+            lchown(&path, Some(user.uid), Some(user.gid)).map_err(cannot())?;
+        }
+        lchown(&self.dir, Some(user.uid), Some(user.gid)).map_err(cannot())
+    }
+
+    /// Holds the lock of the directory until the drop.
+    fn lock(&self) -> Answer<File> {
+        let path = self.file("lock");
+        let lock = open(&path, OpenOptions::new().create(true).truncate(false).write(true).mode(0o600))
+            .map_err(unclear("open", &path))?;
+        let begun = Instant::now();
+        loop {
+            match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(lock),
+                Err(Errno::WOULDBLOCK) if begun.elapsed() < LOCKED_FOR => std::thread::sleep(LOCK_AGAIN),
+                // The user of the job may hold it as long as it likes.
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(RemoteError::could_not_ask(format!(
+                        "somebody has held the lock {} for {} s",
+                        path.display(),
+                        LOCKED_FOR.as_secs()
+                    )));
+                }
+                Err(why) => {
+                    return Err(RemoteError::could_not_ask(format!(
+                        "could not lock {}: {why}; mount the file system with locks that all nodes share",
+                        path.display()
+                    )));
+                }
+            }
         }
     }
 
@@ -258,6 +353,10 @@ impl Place {
     }
 
     pub(crate) fn files(&self) -> Answer<Files> {
+        self.as_owner(|| self.read_files())
+    }
+
+    fn read_files(&self) -> Answer<Files> {
         let number = |text: Option<String>| text.and_then(|t| t.trim().parse::<u64>().ok());
         let exit = read(&self.file("exit"))?.and_then(|text| {
             let mut words = text.trim_end().splitn(3, ' ');
@@ -266,7 +365,7 @@ impl Place {
             let oom = why.strip_prefix("oom ");
             Some(Exit { code, at, why: oom.unwrap_or(why).to_owned(), oom: oom.is_some() })
         });
-        let sent = fs::metadata(self.file("job")).or_else(|_| fs::metadata(self.file("sending"))).ok();
+        let sent = fs::symlink_metadata(self.file("job")).or_else(|_| fs::symlink_metadata(self.file("sending"))).ok();
         let sending = read(&self.file("sending"))?.unwrap_or_default();
         let arrays = members(&sending);
         Ok(Files {
@@ -279,52 +378,55 @@ impl Place {
             // A clock that is ahead over there makes it just now.
             sent_for: sent.and_then(|s| s.modified().ok()).map(|at| at.elapsed().unwrap_or_default()),
             acknowledged: read(&self.file("acknowledged"))?.is_some(),
+            user: self.owner()?.map_or(0, |owner| owner.uid),
         })
     }
 
     /// As [`Place::files`], and what is missing is missing: a network file system forgets what it kept of the
     /// directory.
     pub(crate) fn files_for_sure(&self) -> Answer<Files> {
-        match probe(&self.dir) {
-            Ok(()) => self.files(),
+        self.as_owner(|| match probe(&self.dir) {
+            Ok(()) => self.read_files(),
             Err(_) if !self.dir.exists() => Ok(Files { acknowledged: true, ..Files::default() }),
             Err(why) => Err(why),
-        }
+        })
     }
 
     /// As [`Place::files_for_sure`], with the time of the directory's last change before they were read.
     pub(crate) fn files_for_sure_since(&self) -> Answer<(SystemTime, Files)> {
-        if probe(&self.dir).is_ok() {
-            let changed = self.changed().unwrap_or(SystemTime::UNIX_EPOCH);
-            return Ok((changed, self.files()?));
-        }
-        Ok((SystemTime::UNIX_EPOCH, self.files_for_sure()?))
+        self.as_owner(|| {
+            if probe(&self.dir).is_ok() {
+                let changed = self.changed().unwrap_or(SystemTime::UNIX_EPOCH);
+                return Ok((changed, self.read_files()?));
+            }
+            Ok((SystemTime::UNIX_EPOCH, self.files_for_sure()?))
+        })
     }
 
     /// Holds the lock of the directory, refuses an older epoch, and takes a newer one over before the change is made.
     pub(crate) fn under<T>(&self, epoch: u64, change: impl FnOnce() -> Answer<T>) -> Answer<T> {
-        let path = self.file("lock");
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(unclear("open", &path))?;
-        rustix::fs::flock(&lock, FlockOperation::LockExclusive).map_err(|why| {
-            RemoteError::could_not_ask(format!(
-                "could not lock {}: {why}; mount the file system with locks that all nodes share",
-                path.display()
-            ))
-        })?;
-        let accepted = self.files()?.epoch;
-        if epoch < accepted {
-            return Err(RemoteError::StaleEpoch { given: epoch, accepted });
+        let mut change = Some(change);
+        loop {
+            let before = self.owner()?;
+            let changed = self.as_owner(|| {
+                let _lock = self.lock()?;
+                // It was given away while this waited for the lock.
+                if self.owner()? != before {
+                    return Ok(None);
+                }
+                let accepted = self.read_files()?.epoch;
+                if epoch < accepted {
+                    return Err(RemoteError::StaleEpoch { given: epoch, accepted });
+                }
+                if epoch > accepted {
+                    put(&self.file("epoch"), 0o600, epoch.to_string().as_bytes())?;
+                }
+                change.take().map(|change| change()).transpose()
+            });
+            if let Some(changed) = changed? {
+                return Ok(changed);
+            }
         }
-        if epoch > accepted {
-            put(&self.file("epoch"), 0o600, epoch.to_string().as_bytes())?;
-        }
-        change()
     }
 
     /// Takes the claim so that no job starts, if no job has it; says who has it.
@@ -334,23 +436,24 @@ impl Place {
             Claim::Over(why) => format!("over {}", why.replace('\n', " ").replace(' ', "\u{a0}")),
             Claim::Job { .. } => return Err(RemoteError::wrong_request("only a job claims for a job")),
         };
-        claim(&self.file("claim"), &text)?;
         let path = self.file("claim");
-        let found =
-            read(&path)?.ok_or_else(|| RemoteError::could_not_ask(format!("{} has disappeared", path.display())))?;
-        read_claim(&found)
+        let found = self.as_owner(|| {
+            claim(&path, &text)?;
+            read(&path)
+        })?;
+        read_claim(&found.ok_or_else(|| RemoteError::could_not_ask(format!("{} has disappeared", path.display())))?)
     }
 
     /// Writes down how a run has ended that could not do it itself.
     pub(crate) fn ended(&self, exit: &Exit) -> Answer<()> {
         let oom = if exit.oom { "oom " } else { "" };
         let text = format!("{} {} {oom}{}\n", exit.code, exit.at, exit.why.replace('\n', " "));
-        put(&self.file("exit"), 0o600, text.as_bytes())
+        self.as_owner(|| put(&self.file("exit"), 0o600, text.as_bytes()))
     }
 
     /// Whether a submission was begun whose answer may not be known.
     pub(crate) fn was_sending(&self) -> bool {
-        self.file("sending").exists()
+        fs::symlink_metadata(self.file("sending")).is_ok()
     }
 
     /// Notes that a submission is about to be sent, by itself or as part of an array: a line for each.
@@ -358,30 +461,36 @@ impl Place {
         let path = self.file("sending");
         let line = member.map_or("alone\n".to_owned(), |member| format!("{} {}\n", member.array, member.index));
         let write = || -> io::Result<()> {
-            let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
+            let mut file = open(&path, OpenOptions::new().append(true).create(true).mode(0o600))?;
             file.write_all(line.as_bytes())?;
             file.sync_all()
         };
-        write().map_err(unclear("write", &path))
+        self.as_owner(|| write().map_err(unclear("write", &path)))
     }
 
     /// Takes the last [`Place::sending`] back: nothing was taken.
     pub(crate) fn unsent(&self) -> Answer<()> {
         let path = self.file("sending");
-        let text = read(&path)?.unwrap_or_default();
-        match text.trim_end().rsplit_once('\n') {
-            Some((before, _)) => put(&path, 0o600, format!("{before}\n").as_bytes()),
-            None => remove(&path).map_err(unclear("remove", &path)),
-        }
+        self.as_owner(|| {
+            let text = read(&path)?.unwrap_or_default();
+            match text.trim_end().rsplit_once('\n') {
+                Some((before, _)) => put(&path, 0o600, format!("{before}\n").as_bytes()),
+                None => remove(&path).map_err(unclear("remove", &path)),
+            }
+        })
     }
 
     /// Notes the job.
     pub(crate) fn sent(&self, id: JobId) -> Answer<()> {
-        put(&self.file("job"), 0o600, id.to_string().as_bytes())
+        self.as_owner(|| put(&self.file("job"), 0o600, id.to_string().as_bytes()))
     }
 
     /// Keeps the claim and what it belongs to, removes the rest.
     pub(crate) fn acknowledge(&self) -> Answer<()> {
+        self.as_owner(|| self.remove_all_but_the_claim())
+    }
+
+    fn remove_all_but_the_claim(&self) -> Answer<()> {
         put(&self.file("acknowledged"), 0o600, b"")?;
         for entry in fs::read_dir(&self.dir).map_err(unclear("list", &self.dir))? {
             let path = entry.map_err(unclear("list", &self.dir))?.path();
@@ -407,8 +516,12 @@ impl Place {
     /// Whether something that the gate has started still runs, on any node. What has closed all files that it was
     /// given is not seen.
     pub(crate) fn alive(&self) -> Answer<bool> {
+        self.as_owner(|| self.is_locked_alive())
+    }
+
+    fn is_locked_alive(&self) -> Answer<bool> {
         let path = self.file("alive");
-        let file = match OpenOptions::new().read(true).write(true).open(&path) {
+        let file = match open(&path, OpenOptions::new().read(true).write(true)) {
             Ok(file) => file,
             // No gate has been here, or one of an older release.
             Err(why) if why.kind() == ErrorKind::NotFound => return Ok(false),
@@ -420,21 +533,30 @@ impl Place {
                 Ok(()) => Ok(false),
                 Err(why) => Err(unclear("unlock", &path)(why.into())),
             },
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(true),
             Err(why) => Err(unclear("lock", &path)(why.into())),
         }
     }
 
     /// How long ago the key was sealed or acknowledged.
     pub(crate) fn closed_for(&self) -> Option<Duration> {
-        let at = fs::metadata(self.file("acknowledged")).or_else(|_| fs::metadata(self.file("claim"))).ok()?;
+        let of = |name: &str| fs::symlink_metadata(self.file(name));
+        let at = of("acknowledged").or_else(|_| of("claim")).ok()?;
         at.modified().ok()?.elapsed().ok()
     }
 }
 
+/// Removes a file, or a directory with all that is in it, through no link.
 fn remove(path: &Path) -> io::Result<()> {
     let removed = match fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
+        Ok(found) if found.is_dir() => match fs::remove_dir_all(path) {
+            // Tasks leave directories that not even they can write into, such as a module cache of Go.
+            Err(why) if why.kind() == ErrorKind::PermissionDenied => {
+                let _ = make_writable(path);
+                fs::remove_dir_all(path)
+            }
+            removed => removed,
+        },
         Ok(_) => fs::remove_file(path),
         Err(why) => Err(why),
     };
@@ -442,6 +564,19 @@ fn remove(path: &Path) -> io::Result<()> {
         Err(why) if why.kind() == ErrorKind::NotFound => Ok(()),
         other => other,
     }
+}
+
+/// Lets the owner of a directory write into it and all below it. What a link leads to is left alone.
+fn make_writable(dir: &Path) -> io::Result<()> {
+    let mode = fs::symlink_metadata(dir)?.permissions().mode();
+    fs::set_permissions(dir, fs::Permissions::from_mode(mode | 0o700))?;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            make_writable(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// What gates of older releases have not written is a job in no array.
@@ -484,16 +619,16 @@ mod tests {
 
     fn place(dir: &Path) -> Place {
         let about = About { key: "k".into(), owner: "o".into(), slot: "s".into(), task: "t".into() };
-        let place = Base::open(dir).expect("opened").place("k");
-        place.make(&about).expect("made");
+        let place = Base::open(dir, false).expect("opened").place("k");
+        place.make(&about, None).expect("made");
         place
     }
 
     #[test]
     fn one_identity_and_none_of_an_empty_mount() {
         let dir = tempfile::tempdir().expect("a directory");
-        let base = Base::open(dir.path()).expect("opened");
-        assert_eq!(Base::open(dir.path()).expect("opened again"), base);
+        let base = Base::open(dir.path(), false).expect("opened");
+        assert_eq!(Base::open(dir.path(), false).expect("opened again"), base);
         base.here().expect("here");
         fs::remove_file(dir.path().join("identity")).expect("removed");
         assert!(matches!(base.here(), Err(RemoteError::CouldNotAsk(_))));
@@ -516,6 +651,63 @@ mod tests {
         assert_eq!(read_claim("7.1.5f0c job 99 n[1-2]\n"), Ok(job(JobId::single(7), 7)));
         assert_eq!(read_claim("7.1 job 99 n[1-2]\n"), Ok(job(JobId::single(7), 7)));
         assert!(read_claim("").is_err() && read_claim("7 job 1 n").is_err());
+    }
+
+    #[test]
+    fn a_directory_that_nobody_has_used_becomes_the_users_and_no_other_does() {
+        if !rustix::process::geteuid().is_root() {
+            return skip::cannot("only root can give directories away");
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).expect("private");
+        let base = Base::open(dir.path(), true).expect("opened");
+        let mode = fs::metadata(dir.path().join("instances")).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o711, "users can enter, and see no names");
+        let about = About { key: "k".into(), owner: "o".into(), slot: "s".into(), task: "t".into() };
+        let (user, other) = (Owner { uid: 54_321, gid: 54_321 }, Owner { uid: 54_322, gid: 54_322 });
+        // As of a seal that was refused.
+        let place = base.place("k");
+        place.make(&about, None).expect("made");
+        place.under(3, || Ok(())).expect("accepted");
+        place.make(&about, Some(user)).expect("given");
+        place.make(&about, Some(other)).expect("left as it is");
+        assert_eq!(place.owner().expect("looked at"), Some(user));
+        assert_eq!(place.about().expect("read"), Some(about.clone()));
+        assert_eq!(place.files().map(|files| (files.epoch, files.user)), Ok((3, user.uid)));
+        place.under(4, || place.close(&Claim::Sealed)).expect("closed");
+        assert_eq!(owner(&place.dir.join("claim")).expect("looked at"), Some(user));
+        let sealed = base.place("sealed");
+        sealed.make(&about, None).expect("made");
+        sealed.close(&Claim::Sealed).expect("closed");
+        sealed.make(&about, Some(user)).expect("left as it is");
+        assert_eq!(sealed.owner().expect("looked at").map(|owner| owner.uid), Some(0));
+    }
+
+    #[test]
+    fn what_a_user_puts_in_the_place_of_a_file_holds_nobody_up() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = place(dir.path());
+        let pipe = |name: &str| {
+            let _ = fs::remove_file(place.file(name));
+            rustix::fs::mkfifoat(rustix::fs::CWD, place.file(name), rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
+        };
+        for name in ["exit", "claim", "sending", "about.json"] {
+            pipe(name).expect("made");
+            assert!(place.files().is_err() || place.about().is_err(), "{name}");
+            fs::remove_file(place.file(name)).expect("removed");
+        }
+        for name in ["alive", "lock"] {
+            pipe(name).expect("made");
+            assert!(place.alive().and(place.under(1, || Ok(()))).is_err(), "{name}");
+            fs::remove_file(place.file(name)).expect("removed");
+        }
+        let long = File::create(place.file("exit")).expect("made");
+        long.set_len(1 << 40).expect("set");
+        assert_eq!(place.files().map(|files| files.exit), Ok(None), "nothing of zeroes");
+        let held = File::create(place.file("lock")).expect("made");
+        rustix::fs::flock(&held, FlockOperation::LockExclusive).expect("locked");
+        let why = place.under(1, || Ok(())).expect_err("held").to_string();
+        assert!(why.contains("held the lock"), "{why}");
     }
 
     #[test]

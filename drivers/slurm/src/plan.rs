@@ -21,9 +21,6 @@ pub(crate) fn refused(task: &TaskConfig, options: &TaskOptions) -> Result<(), Re
     if !task.devices.is_empty() {
         return refuse("devices of a node; use `gres` or `gpus` in the task's config");
     }
-    if !task.user.is_empty() {
-        return refuse("another user: jobs run as the user of the agent; remove `user`, or run an agent as that user");
-    }
     let linux = task.resources.as_ref().and_then(|r| r.linux_resources.as_ref());
     if linux.is_some_and(|l| !l.cpuset_cpus.is_empty()) {
         return refuse("reserved cores of a node; use `cpus` in the task's config instead of `cores`");
@@ -158,8 +155,8 @@ mod tests {
 
     #[test]
     fn what_no_job_can_have_is_refused_by_name() {
-        let user = TaskConfig { user: "root".into(), ..TaskConfig::default() };
-        assert!(refused(&user, &wanted()).expect_err("refused").to_string().contains("`user`"));
+        let command = TaskOptions { command: String::new(), ..wanted() };
+        assert!(refused(&TaskConfig::default(), &command).expect_err("refused").to_string().contains("command"));
         assert!(refused(&TaskConfig::default(), &TaskOptions { nodes: 0, ..wanted() }).is_err());
         assert!(refused(&TaskConfig::default(), &TaskOptions { qos: Some("a\nb".into()), ..wanted() }).is_err());
         assert!(refused(&TaskConfig::default(), &wanted()).is_ok());

@@ -8,7 +8,7 @@ use driver_sdk::RemoteError;
 use tokio::sync::Mutex;
 
 use crate::command::Commands;
-use crate::place::Member;
+use crate::place::{Files, Member};
 use crate::rest::Rest;
 use crate::tables::{self, Job, JobId, Phase};
 
@@ -19,7 +19,7 @@ const SHARE: u32 = 50;
 /// … and than this.
 const OLDEST: Duration = Duration::from_secs(10);
 
-/// The jobs of this user at one moment.
+/// The jobs at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
     by_name: HashMap<String, Vec<Job>>,
@@ -34,27 +34,29 @@ impl Jobs {
         Self { by_name }
     }
 
-    /// All submissions of a name.
-    fn named(&self, name: &str) -> &[Job] {
-        self.by_name.get(name).map_or(&[], Vec::as_slice)
+    /// All submissions of a name, by the user of these files. Anybody may give a job that name.
+    fn named<'a>(&'a self, name: &str, files: &Files) -> impl Iterator<Item = &'a Job> + use<'a> {
+        let user = files.user;
+        let jobs = self.by_name.get(name).map_or(&[][..], Vec::as_slice);
+        jobs.iter().filter(move |job| job.user.is_none_or(|job| job == user))
     }
 
     /// All submissions of an instance: those with its own name, and its part of arrays.
-    pub(crate) fn of_instance<'a>(&'a self, name: &str, arrays: &'a [Member]) -> impl Iterator<Item = &'a Job> {
+    pub(crate) fn of_instance<'a>(&'a self, name: &str, files: &'a Files) -> impl Iterator<Item = &'a Job> {
         let member =
-            |member: &'a Member| self.named(&member.array).iter().filter(move |job| job.id.index == Some(member.index));
-        self.named(name).iter().chain(arrays.iter().flat_map(member))
+            |member: &'a Member| self.named(&member.array, files).filter(move |job| job.id.index == Some(member.index));
+        self.named(name, files).chain(files.arrays.iter().flat_map(member))
     }
 
     /// The one with this id. Numbers are used again, so the name has to be the same.
-    pub(crate) fn job(&self, name: &str, arrays: &[Member], id: JobId) -> Option<&Job> {
-        let found = self.named(name).iter().find(|job| job.id == id);
-        found.or_else(|| arrays.iter().find_map(|member| self.named(&member.array).iter().find(|job| job.id == id)))
+    pub(crate) fn job(&self, name: &str, files: &Files, id: JobId) -> Option<&Job> {
+        let names = std::iter::once(name).chain(files.arrays.iter().map(|member| member.array.as_str()));
+        names.flat_map(|name| self.named(name, files)).find(|job| job.id == id)
     }
 
     /// A submission of this instance that has not ended.
-    pub(crate) fn live(&self, name: &str, arrays: &[Member]) -> Option<JobId> {
-        self.of_instance(name, arrays).find(|job| job.phase() != Phase::Ended).map(|job| job.id)
+    pub(crate) fn live(&self, name: &str, files: &Files) -> Option<JobId> {
+        self.of_instance(name, files).find(|job| job.phase() != Phase::Ended).map(|job| job.id)
     }
 }
 
@@ -64,7 +66,8 @@ type Answer = Result<Arc<Jobs>, RemoteError>;
 pub(crate) struct Queue {
     commands: Commands,
     rest: Option<Arc<Rest>>,
-    uid: u32,
+    /// Everybody's jobs are wanted, not only those of this process's user.
+    several_users: bool,
     last: Mutex<Option<Last>>,
 }
 
@@ -76,8 +79,8 @@ struct Last {
 }
 
 impl Queue {
-    pub(crate) fn new(commands: Commands, rest: Option<Arc<Rest>>) -> Self {
-        Self { commands, rest, uid: rustix::process::geteuid().as_raw(), last: Mutex::new(None) }
+    pub(crate) fn new(commands: Commands, rest: Option<Arc<Rest>>, several_users: bool) -> Self {
+        Self { commands, rest, several_users, last: Mutex::new(None) }
     }
 
     /// The jobs as they were at some time after this call began.
@@ -113,11 +116,17 @@ impl Queue {
     }
 
     async fn jobs(&self) -> Result<Vec<Job>, RemoteError> {
+        let uid = rustix::process::geteuid().as_raw();
         if let Some(rest) = &self.rest {
-            return rest.jobs(self.uid).await;
+            return rest.jobs(uid).await;
         }
-        let args = ["-h", "-r", "-t", "all", "-u", &self.uid.to_string(), "-o", tables::SQUEUE_FORMAT];
-        let said = self.commands.run("squeue", &args.map(str::to_owned)).await?;
+        let (format, user) = match self.several_users {
+            false => (tables::SQUEUE_FORMAT, Some(format!("--user={uid}"))),
+            true => (tables::SQUEUE_FORMAT_OF_ALL, None),
+        };
+        let mut args = ["-h", "-r", "-t", "all", "-o", format].map(str::to_owned).to_vec();
+        args.extend(user);
+        let said = self.commands.run("squeue", &args).await?;
         Ok(tables::squeue(&said.output("squeue")?))
     }
 }

@@ -12,15 +12,18 @@ use driver_sdk::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
+use crate::accounts::{Accounts, Known, NotAsked};
 use crate::command::Commands;
 use crate::config::{PluginConfig, TaskOptions};
 use crate::look::{self, Step};
-use crate::place::{About, Answer, Base, Claim, Files, Member, Place};
+use crate::place::{About, Answer, Base, Claim, Files, Place};
 use crate::queue::{Jobs, Queue};
 use crate::rest::Rest;
+use crate::rights::as_owner;
 use crate::submit::{Submission, Submissions};
-use crate::tables::{self, Job, JobId, Phase};
-use crate::{answer, files, gate, plan};
+use crate::tables::{self, JobId, Phase};
+use crate::users::{self, User};
+use crate::{answer, files, gate, plan, rights};
 
 /// How long after SIGKILL an end may take before a stop is given up and asked for again.
 const STOP_SLACK: Duration = Duration::from_secs(60);
@@ -36,8 +39,6 @@ const STOP_LOOK: Duration = Duration::from_millis(100);
 const STOP_AGAIN: Duration = Duration::from_secs(5);
 /// How long a command beside a task, or a signal to it, waits for its start.
 const CLAIMS_WITHIN: Duration = Duration::from_secs(10);
-/// How often accounting is asked for jobs that the controller has forgotten.
-const ACCOUNTS_APART: Duration = Duration::from_secs(5);
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -91,7 +92,7 @@ pub(crate) struct Site {
     lately: Mutex<HashMap<String, Dated>>,
     /// Places to wait for a start that comes at once.
     waits: Semaphore,
-    accounts: tokio::sync::Mutex<Option<Instant>>,
+    accounts: Accounts,
     tracking: OnceLock<String>,
 }
 
@@ -100,18 +101,19 @@ impl Site {
     pub(crate) fn open(config: &PluginConfig, root: &std::path::Path) -> Answer<Self> {
         let commands = Commands::new(config);
         let rest = config.rest.as_ref().map(|rest| Rest::new(rest, config).map(Arc::new)).transpose()?;
-        let base = Base::open(root)?;
+        let several = !config.users.is_empty() || config.user.is_some();
+        let base = Base::open(root, several)?;
         Ok(Self {
             config: config.clone(),
             submissions: Arc::new(Submissions::new(commands.clone(), rest.clone(), base.root.clone(), config.arrays)),
             base,
-            queue: Queue::new(commands.clone(), rest.clone()),
+            queue: Queue::new(commands.clone(), rest.clone(), several),
+            accounts: Accounts::new(commands.clone(), rest.clone()),
             commands,
             rest,
             starting: Mutex::default(),
             lately: Mutex::default(),
             waits: Semaphore::new(WAITS),
-            accounts: tokio::sync::Mutex::default(),
             tracking: OnceLock::new(),
         })
     }
@@ -187,11 +189,15 @@ impl Site {
             Some(Ok(_)) if doubted => Some(self.queue.now().await),
             jobs => jobs,
         };
+        let accounts = match &jobs {
+            Some(Ok(jobs)) => self.accounts.of(forgotten(handles, &read, jobs)).await,
+            _ => Known::default(),
+        };
         let mut seen = Vec::with_capacity(handles.len());
         for ((handle, staying), read) in handles.iter().zip(staying).zip(read) {
             let observed = match (staying, read) {
                 (Some(staying), _) => Ok(staying),
-                (None, Some(read)) => self.look_fully(handle, read, jobs.as_ref()).await,
+                (None, Some(read)) => self.look_fully(handle, read, jobs.as_ref(), &accounts).await,
                 (None, None) => Err(RemoteError::could_not_ask("it was not looked at")),
             };
             seen.push(observed.unwrap_or_else(|why| Observation::unknown(handle.key.as_str(), why)));
@@ -259,6 +265,7 @@ impl Site {
         handle: &HandleV1,
         read: Answer<Option<Dated>>,
         jobs: Option<&Answer<Arc<Jobs>>>,
+        accounts: &Known,
     ) -> Answer<Observation> {
         let before = lock(&self.lately).remove(&handle.key);
         let Some(mut dated) = read? else {
@@ -272,7 +279,7 @@ impl Site {
         if let Some(before) = before.filter(|before| before.changed == dated.changed) {
             dated.patience = look::patience(Some(before.patience));
         }
-        let observed = self.look_at(handle, &mut dated, jobs).await?;
+        let observed = self.look_at(handle, &mut dated, jobs, accounts).await?;
         let stands = match dated.files.claim {
             Some(Claim::Job { .. }) => observed.state == InstanceState::Running,
             Some(_) => false,
@@ -290,6 +297,7 @@ impl Site {
         handle: &HandleV1,
         dated: &mut Dated,
         jobs: Option<&Answer<Arc<Jobs>>>,
+        accounts: &Known,
     ) -> Answer<Observation> {
         let (name, place) = (plan::name(&handle.key), self.place(&handle.key));
         let queue = match (look::alone(&dated.files), jobs) {
@@ -307,10 +315,11 @@ impl Site {
         }
         let mut files = dated.files.clone();
         if let Step::Absent { id, nodes } = &step {
-            step = match self.account(*id, &name, &files.arrays).await {
-                Some(job) if job.phase() != Phase::Running => look::of_job(&job, nodes),
-                Some(_) => step,
-                None => Step::Ended {
+            step = match accounts.entry(*id, &name, &files) {
+                Ok(Some(job)) if job.phase() != Phase::Running => look::of_job(job, nodes),
+                // The next look asks.
+                Ok(Some(_)) | Err(NotAsked) => step,
+                Ok(None) => Step::Ended {
                     why: format!("Slurm does not know the job {id} any more, and it has left no exit result"),
                     out_of_memory: false,
                     nodes: if nodes.is_empty() { "?".into() } else { nodes.clone() },
@@ -340,27 +349,6 @@ impl Site {
             _ => {}
         }
         Ok(look::observation(&handle.key, &files, Some(&queue), &name, &step))
-    }
-
-    /// What accounting says of a job that the controller has forgotten. Where there is none, it says nothing.
-    #[expect(clippy::await_holding_invalid_type, reason = "one question to accounting at a time")]
-    async fn account(&self, id: JobId, name: &str, arrays: &[Member]) -> Option<Job> {
-        let mut last = self.accounts.lock().await;
-        if let Some(at) = *last {
-            tokio::time::sleep_until((at + ACCOUNTS_APART).into()).await;
-        }
-        *last = Some(Instant::now());
-        let ours = |job: &Job| job.name == name || arrays.iter().any(|member| member.array == job.name);
-        if let Some(rest) = &self.rest {
-            return rest.account(id).await?.into_iter().rfind(|job| job.id == id && ours(job));
-        }
-        // Without a start, only what was there since midnight is shown.
-        let args = ["-X", "-n", "-P", "-S", "2000-01-01", "-j", &id.to_string(), "-o", tables::SACCT_FORMAT];
-        let said = self.commands.run("sacct", &args.map(str::to_owned)).await.ok()?;
-        if !said.success {
-            return None;
-        }
-        tables::sacct(&said.stdout).into_iter().rfind(|job| job.id == id && ours(job))
     }
 
     /// Whether the controller answers.
@@ -421,17 +409,36 @@ impl Site {
     pub(crate) async fn ensure(&self, request: Ensure) -> Answer<Ensured> {
         let options = TaskOptions::decode(&request.task.msgpack_driver_config).map_err(RemoteError::wrong_request)?;
         plan::refused(&request.task, &options)?;
+        let user = self.user_of(&request.task.user).await?;
         request.bundle.verify()?;
         let turn = lock(&self.starting).entry(request.key.clone()).or_default().clone();
         let _turn = turn.lock().await;
-        let ensured = self.start(request, options).await;
+        let ensured = self.start(request, options, user).await;
         let mut starting = lock(&self.starting);
         // Ours and the map's: nobody else waits.
         starting.retain(|_, turn| Arc::strong_count(turn) > 2);
         ensured
     }
 
-    async fn start(&self, request: Ensure, options: TaskOptions) -> Answer<Ensured> {
+    /// Whom a job of this task runs as; `None`: the user of the agent.
+    async fn user_of(&self, named: &str) -> Answer<Option<User>> {
+        let Some(name) = users::wanted(named, &self.config)? else { return Ok(None) };
+        let user = users::look_up(&self.commands, name).await?;
+        users::allowed(&user, &self.config, rustix::process::geteuid().as_raw())?;
+        Ok(Some(user))
+    }
+
+    /// The user of a run directory, if that is not the agent's.
+    pub(crate) async fn owner_of(&self, dir: &std::path::Path) -> Answer<Option<User>> {
+        let agent = rustix::process::geteuid().as_raw();
+        let Some(owner) = rights::owner(dir).map_err(RemoteError::could_not_ask)?.filter(|owner| owner.uid != agent)
+        else {
+            return Ok(None);
+        };
+        users::look_up(&self.commands, &owner.uid.to_string()).await.map(Some)
+    }
+
+    async fn start(&self, request: Ensure, options: TaskOptions, user: Option<User>) -> Answer<Ensured> {
         let handle = self.handle(&request.key, &request.owner);
         let (place, name) = (self.place(&request.key), plan::name(&request.key));
         let about = About {
@@ -441,9 +448,10 @@ impl Site {
             task: request.task.name.clone(),
         };
         let (base, making, epoch) = (self.base.clone(), place.clone(), request.epoch);
+        let owner = user.as_ref().map(|user| user.owner);
         let found = on_disk(move || {
             base.here()?;
-            making.make(&about)?;
+            making.make(&about, owner)?;
             making.under(epoch, || making.files_for_sure())
         })
         .await?;
@@ -453,7 +461,7 @@ impl Site {
         // An earlier submission whose answer was lost.
         let asked = place.clone();
         if on_disk(move || Ok(asked.was_sending())).await?
-            && let Some(id) = self.queue.now().await?.live(&name, &found.arrays)
+            && let Some(id) = self.queue.now().await?.live(&name, &found)
         {
             let noting = place.clone();
             on_disk(move || noting.sent(id)).await?;
@@ -471,6 +479,7 @@ impl Site {
             owner: request.owner.clone(),
             key: request.key.clone(),
             epoch: request.epoch,
+            user,
             options: plan::shared(&request.task, &options, &self.config),
         };
         self.submissions.submit(submission).await?;
@@ -512,7 +521,7 @@ impl Site {
             if !on_disk(move || Ok(place.was_sending())).await? {
                 return gone("nothing was submitted");
             }
-            match self.queue.now().await?.live(&plan::name(key), &files.arrays) {
+            match self.queue.now().await?.live(&plan::name(key), &files) {
                 Some(id) => {
                     let place = self.place(key);
                     on_disk(move || place.sent(id)).await?;
@@ -587,7 +596,7 @@ impl Site {
         let about = About { key: key.to_owned(), owner: owner.to_owned(), slot: String::new(), task: String::new() };
         let sealed = on_disk(move || {
             base.here()?;
-            place.make(&about)?;
+            place.make(&about, None)?;
             place.under(epoch, || {
                 let files = place.files_for_sure()?;
                 let sealed = match (&files.claim, files.job) {
@@ -617,8 +626,7 @@ impl Site {
         // slurmrestd ends jobs by number: those with the key's own name are looked for as well.
         let own = self.rest.as_ref().map_or_else(String::new, |_| plan::name(key));
         if own.is_empty() && !files.only_arrays {
-            let user = rustix::process::geteuid().as_raw().to_string();
-            self.cancel_with(key, &[format!("--name={}", plan::name(key)), format!("--user={user}")]).await;
+            self.cancel_with(key, &[format!("--name={}", plan::name(key)), format!("--user={}", files.user)]).await;
         }
         if own.is_empty() && files.arrays.is_empty() {
             return;
@@ -628,7 +636,7 @@ impl Site {
             Ok(jobs) => jobs,
             Err(why) => return tracing::info!(key, %why, "submissions of a closed key stay in the queue"),
         };
-        let left = jobs.of_instance(&own, &files.arrays).filter(|job| job.phase() != Phase::Ended);
+        let left = jobs.of_instance(&own, files).filter(|job| job.phase() != Phase::Ended);
         if let Some(rest) = &self.rest {
             for job in left {
                 if let Err(why) = rest.signal(job.id, "KILL").await {
@@ -719,7 +727,7 @@ impl Site {
             if let Some((_, files)) = self.files(handle).await?
                 && let Some(step) = look::alone(&files)
                 // Children that it has left end with the job.
-                && self.left(&handle.key, &files.arrays, id).await?
+                && self.left(&handle.key, &files, id).await?
             {
                 return Ok(look::observation(&handle.key, &files, None, &plan::name(&handle.key), &step));
             }
@@ -729,7 +737,7 @@ impl Site {
             }
             let seen = self.one(handle).await?;
             if seen.state == InstanceState::Gone
-                || (seen.state == InstanceState::Exited && self.left(&handle.key, &files.arrays, id).await?)
+                || (seen.state == InstanceState::Exited && self.left(&handle.key, &files, id).await?)
             {
                 return Ok(seen);
             }
@@ -757,9 +765,9 @@ impl Site {
     }
 
     /// Whether a job has ended with all its processes.
-    async fn left(&self, key: &str, arrays: &[Member], id: JobId) -> Answer<bool> {
+    async fn left(&self, key: &str, files: &Files, id: JobId) -> Answer<bool> {
         let jobs = self.queue.now().await?;
-        if jobs.job(&plan::name(key), arrays, id).is_some_and(|job| job.phase() == Phase::Running) {
+        if jobs.job(&plan::name(key), files, id).is_some_and(|job| job.phase() == Phase::Running) {
             return Ok(false);
         }
         let place = self.place(key);
@@ -803,8 +811,24 @@ impl Site {
     }
 }
 
+/// Jobs that have claimed and that the controller does not know any more.
+fn forgotten(handles: &[HandleV1], read: &[Option<Answer<Option<Dated>>>], jobs: &Jobs) -> Vec<JobId> {
+    let job = |(handle, read): (&HandleV1, &Option<Answer<Option<Dated>>>)| match read {
+        Some(Ok(Some(dated))) => match look::together(&dated.files, jobs, &plan::name(&handle.key)) {
+            Step::Absent { id, .. } => Some(id),
+            _ => None,
+        },
+        _ => None,
+    };
+    handles.iter().zip(read).filter_map(job).collect()
+}
+
 /// Everything that a job needs, before it is submitted.
 fn lay_out(place: &Place, request: &Ensure, options: &TaskOptions) -> Answer<()> {
+    as_owner(&place.dir, || lay_out_as_owner(place, request, options))
+}
+
+fn lay_out_as_owner(place: &Place, request: &Ensure, options: &TaskOptions) -> Answer<()> {
     files::lay_out(place, &request.bundle)?;
     let (task, alloc) = (place.dir.join("task"), place.dir.join("alloc"));
     let work_dir = match options.work_dir.as_deref().filter(|d| !d.is_empty()) {

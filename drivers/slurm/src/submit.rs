@@ -22,6 +22,7 @@ use crate::place::{Answer, Member, Place, unique};
 use crate::rest::{Rest, Unsent};
 use crate::site::{lock, on_disk};
 use crate::tables::JobId;
+use crate::users::User;
 use crate::{answer, gate, plan};
 
 /// Calls of `sbatch` at a time: the controller takes them one after the other.
@@ -39,6 +40,8 @@ pub(crate) struct Submission {
     pub(crate) owner: String,
     pub(crate) key: String,
     pub(crate) epoch: u64,
+    /// Whom the job runs as; `None`: the user of the agent.
+    pub(crate) user: Option<User>,
     /// What [`plan::shared`] says of its task.
     pub(crate) options: Vec<String>,
 }
@@ -108,15 +111,16 @@ impl Submissions {
     fn take(&self) -> Vec<Waiting> {
         let mut queue = lock(&self.queue);
         queue.retain(|waiting| !waiting.tell.is_closed());
-        let Some(options) = queue.first().map(|first| first.submission.options.clone()) else { return Vec::new() };
-        let alike = queue.iter().filter(|waiting| waiting.submission.options == options).count();
+        let Some(first) = queue.first() else { return Vec::new() };
+        let kind = (first.submission.user.clone(), first.submission.options.clone());
+        let alike = |waiting: &Waiting| (&waiting.submission.user, &waiting.submission.options) == (&kind.0, &kind.1);
         let mut left = self.largest.load(Ordering::Relaxed);
-        if alike < MANY || left == 1 {
+        if queue.iter().filter(|waiting| alike(waiting)).count() < MANY || left == 1 {
             return vec![queue.remove(0)];
         }
         queue
             .extract_if(.., |waiting| {
-                let takes = left > 0 && waiting.submission.options == options;
+                let takes = left > 0 && alike(waiting);
                 left -= usize::from(takes);
                 takes
             })
@@ -133,7 +137,7 @@ impl Submissions {
                 // A cluster that is nearly full takes a part.
                 Refusal::Full if many > 1 => size = many / 2,
                 Refusal::Array if many > 1 => {
-                    size = if many / 2 < MANY { 1 } else { many / 2 };
+                    size = many / 2;
                     self.largest.fetch_min(size, Ordering::Relaxed);
                 }
                 _ => {
@@ -156,12 +160,13 @@ impl Submissions {
         let part = self.note(part, array.as_deref()).await;
         let first = &part.first()?.1.submission;
         let mut args = first.options.clone();
+        let user = first.user.as_ref();
         let sent = match &array {
             None => {
                 let (dir, comment) =
                     (&first.place.dir, format!("drover;{};{};{}", first.owner, first.key, first.epoch));
                 args.extend(plan::own(&first.name, &comment, dir, &dir.join("gate.log")));
-                self.call(dir, args, &gate::gate(dir), Some(&dir.join("gate.sh"))).await
+                self.call((user, dir), args, &gate::gate(dir), Some(&dir.join("gate.sh"))).await
             }
             Some(array) => {
                 let dirs: Vec<_> = part.iter().map(|(n, waiting)| (*n, &*waiting.submission.place.dir)).collect();
@@ -169,7 +174,7 @@ impl Submissions {
                 let comment = format!("drover;{};array", first.owner);
                 args.extend(plan::own(array, &comment, &self.root, "/dev/null".as_ref()));
                 args.push(format!("--array={}", indices.join(",")));
-                self.call(&self.root, args, &gate::array(&dirs), None).await
+                self.call((user, &self.root), args, &gate::array(&dirs), None).await
             }
         };
         let places: Vec<_> = part.iter().map(|(n, waiting)| (*n, waiting.submission.place.clone())).collect();
@@ -219,7 +224,13 @@ impl Submissions {
     }
 
     /// Submits a script, which may lie in a file as well.
-    async fn call(&self, dir: &Path, mut args: Vec<String>, script: &str, file: Option<&Path>) -> Sent {
+    async fn call(
+        &self,
+        (user, dir): (Option<&User>, &Path),
+        mut args: Vec<String>,
+        script: &str,
+        file: Option<&Path>,
+    ) -> Sent {
         if let Some(rest) = &self.rest {
             return match rest.submit(dir, &args, script).await {
                 Ok(number) => Sent::Taken(number),
@@ -230,7 +241,7 @@ impl Submissions {
         args.insert(0, "--parsable".to_owned());
         args.extend(file.map(|file| file.display().to_string()));
         let typed = if file.is_some() { "" } else { script };
-        let said = match self.commands.run_in(dir, "sbatch", &args, typed).await {
+        let said = match self.commands.run_in((user, dir), "sbatch", &args, typed).await {
             Ok(said) => said,
             Err(why) => return Sent::Unclear(why),
         };

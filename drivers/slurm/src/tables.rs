@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 /// `-o` of squeue.
 pub(crate) const SQUEUE_FORMAT: &str = "%i|%j|%T|%N|%r";
+/// The same with the number of each job's user.
+pub(crate) const SQUEUE_FORMAT_OF_ALL: &str = "%U %i|%j|%T|%N|%r";
 /// `-o` of sacct.
 pub(crate) const SACCT_FORMAT: &str = "jobid,jobname,state,nodelist";
 
@@ -74,6 +76,8 @@ pub(crate) struct Job {
     pub(crate) nodes: String,
     /// Why it waits or has ended.
     pub(crate) reason: String,
+    /// Number of its user, where everybody's jobs were asked for.
+    pub(crate) user: Option<u32>,
 }
 
 impl Job {
@@ -104,15 +108,20 @@ pub(crate) fn phase(state: &str) -> Phase {
     }
 }
 
-/// The jobs of `squeue -h -r -o` [`SQUEUE_FORMAT`]. Other lines, such as `CLUSTER: name`, are none.
+/// The jobs of `squeue -h -r -o` [`SQUEUE_FORMAT`] or [`SQUEUE_FORMAT_OF_ALL`]. Other lines, such as `CLUSTER: name`, are none.
 pub(crate) fn squeue(text: &str) -> Vec<Job> {
     text.lines()
         .filter_map(|line| {
             let mut cells = line.splitn(5, '|').map(str::trim);
-            let id = cells.next()?.parse().ok()?;
+            let id = cells.next()?;
+            let (user, id) = match id.split_once(' ') {
+                Some((user, id)) => (Some(user.parse().ok()?), id.trim()),
+                None => (None, id),
+            };
+            let id = id.parse().ok()?;
             let mut next = || cells.next().map(str::to_owned);
             let (name, state, nodes) = (next()?, next()?, next()?);
-            Some(Job { id, name, state, nodes, reason: next().unwrap_or_default() })
+            Some(Job { id, name, state, nodes, reason: next().unwrap_or_default(), user })
         })
         .collect()
 }
@@ -130,6 +139,7 @@ pub(crate) fn sacct(text: &str) -> Vec<Job> {
                 state: state.to_owned(),
                 nodes: nodes.to_owned(),
                 reason: String::new(),
+                user: None,
             })
         })
         .collect()
@@ -195,6 +205,9 @@ mod tests {
         let names: Vec<_> = jobs.iter().map(|j| (j.id.to_string(), j.name.as_str(), j.phase())).collect();
         let wanted = [("7", "k-1", Phase::Running), ("8", "k-2", Phase::Waiting), ("9_4", "a", Phase::Waiting)];
         assert_eq!(names, wanted.map(|(id, name, phase)| (id.to_owned(), name, phase)));
+        let of_all = squeue("0 7|k-1|RUNNING|n1|None\n1001 7_1|k-2|PENDING||None\nCLUSTER: peer\n");
+        let users: Vec<_> = of_all.iter().map(|job| (job.id.to_string(), job.user)).collect();
+        assert_eq!(users, [("7".to_owned(), Some(0)), ("7_1".to_owned(), Some(1001))]);
         assert_eq!((jobs[0].told().as_str(), jobs[1].reason.as_str()), ("RUNNING", "Nodes required | for job"));
     }
 

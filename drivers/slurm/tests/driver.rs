@@ -1,13 +1,15 @@
 //! The remote driver trait with a Slurm that is a directory and processes; each `Driver` is one manager.
 
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use driver_sdk::config::Config;
 use driver_sdk::{
-    AgentConfig, Ensure, Ensured, Finding, Health, InstanceState, Observation, RemoteDriver as _, RemoteError,
-    RemoteHandle, StopTask, Verdict,
+    AgentConfig, Ensure, Ensured, Finding, Health, InstanceState, LogStream, LogsQuery, Observation, RemoteDriver as _,
+    RemoteError, RemoteHandle, StopTask, Verdict,
 };
 use serde_json::json;
 use slurm::Driver;
@@ -119,6 +121,88 @@ fn stop() -> StopTask {
     StopTask { signal: String::new(), timeout: Duration::from_secs(5) }
 }
 
+/// A world that every user can enter, with a manager that may submit for `nobody`.
+async fn world_of_users() -> (World, Driver) {
+    let world = World::new();
+    let mode = |path: PathBuf, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("set");
+    let (root, bin) = (world.dir.path().to_owned(), world.dir.path().join("bin"));
+    mode(root, 0o711);
+    mode(world.dir.path().join("slurm"), 0o777);
+    std::fs::create_dir(&bin).expect("made");
+    for command in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake")).expect("listed") {
+        let command = command.expect("an entry");
+        std::fs::copy(command.path(), bin.join(command.file_name())).expect("copied");
+    }
+    let driver = world.manager_with(json!({"users": ["nobody"], "bin_dir": bin})).await;
+    (world, driver)
+}
+
+#[tokio::test]
+async fn a_job_runs_as_the_user_of_its_task_who_gains_no_rights_by_it() {
+    if !rustix::process::geteuid().is_root() {
+        return skip::cannot("only root can submit for others");
+    }
+    let (world, driver) = world_of_users().await;
+    let request = |key: &str, user: &str, script: &str| {
+        let mut request = world.ensure(key, 1, script);
+        request.task.user = user.to_owned();
+        request
+    };
+    for (user, why) in [("", "names no `user`"), ("root", "as root"), ("daemon", "does not allow"), ("nosuch", "knows")]
+    {
+        let refused = driver.ensure(request("r", user, "true")).await;
+        assert!(matches!(&refused, Err(RemoteError::WrongRequest(said)) if said.contains(why)), "{user}: {refused:?}");
+    }
+    let script = "id -un; mkdir -p $NOMAD_TASK_DIR/m/n; chmod 555 $NOMAD_TASK_DIR/m; exec sleep 600";
+    let made = driver.ensure(request("k", "nobody", script)).await.expect("made");
+    becomes(&driver, &made.handle, InstanceState::Running).await;
+    let dir = world.dir.path().join("runs/instances/k");
+    testkit::until("its line", || std::fs::read_to_string(dir.join("out")).is_ok_and(|text| text == "nobody\n"));
+    for file in ["", "claim", "about.json", "env", "task/local"] {
+        let uid = std::fs::metadata(dir.join(file)).expect("there").uid();
+        assert_eq!(uid, 65534, "{file:?}");
+    }
+
+    // Its output becomes a link to what it must not read.
+    let secret = world.dir.path().join("secret");
+    std::fs::write(&secret, "of root").expect("written");
+    std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).expect("private");
+    let out = dir.join("out");
+    for (link, why) in [("symbolic", "symbolic links"), ("hard", "denied")] {
+        std::fs::remove_file(&out).expect("removed");
+        match link {
+            "hard" => std::fs::hard_link(&secret, &out),
+            _ => std::os::unix::fs::symlink(&secret, &out),
+        }
+        .expect("linked");
+        let (sink, mut lines) = tokio::sync::mpsc::channel(1);
+        let query = LogsQuery { stream: LogStream::Stdout, offset: 0, follow: false, from_end: false };
+        let read = driver.logs(&made.handle, query, sink).await;
+        assert!(matches!(&read, Err(RemoteError::CouldNotAsk(said)) if said.contains(why)), "{link}: {read:?}");
+        assert!(lines.recv().await.is_none());
+    }
+
+    let (_, next) = (driver, world.manager_with(json!({"users": ["nobody"]})).await);
+    let (handle, seen) = next.find("k", "o").await.expect("found");
+    assert_eq!(seen.state, InstanceState::Running);
+    next.stop(&handle, 2, stop()).await.expect("stopped");
+    next.acknowledge(&handle, 2).await.expect("acknowledged, with a directory that not even its owner can write to");
+    assert!(!dir.join("task").exists());
+}
+
+#[tokio::test]
+async fn a_sealed_key_stays_sealed_for_a_task_of_another_user() {
+    if !rustix::process::geteuid().is_root() {
+        return skip::cannot("only root can submit for others");
+    }
+    let (world, driver) = world_of_users().await;
+    assert_eq!(driver.seal("k", 3, "o").await, Ok(None));
+    let mut request = world.ensure("k", 4, "true");
+    request.task.user = "nobody".to_owned();
+    assert!(matches!(driver.ensure(request).await, Err(RemoteError::Sealed(_))));
+    assert_eq!(world.submissions(), 0);
+}
+
 #[tokio::test]
 async fn a_lost_answer_of_sbatch_makes_no_second_instance() {
     let world = World::new();
@@ -167,6 +251,34 @@ async fn a_purge_after_sigkill_is_an_end_only_when_the_node_is_heard() {
     // Kept, whatever the nodes say later.
     world.say("nodes", "down*\n");
     assert_eq!(look(&world.manager().await, &made.handle).await.state, InstanceState::Exited);
+}
+
+#[tokio::test]
+async fn accounting_is_asked_once_for_all_that_the_controller_has_forgotten() {
+    let world = World::new();
+    let driver = world.manager().await;
+    let (mut handles, mut table) = (Vec::new(), String::new());
+    for n in 0..5 {
+        let made = driver.ensure(world.ensure(&format!("k{n}"), 1, "exec sleep 600")).await.expect("made");
+        becomes(&driver, &made.handle, InstanceState::Running).await;
+        handles.push(made.handle);
+    }
+    world.say("nodes", "mixed*\n");
+    for job in world.jobs() {
+        let dir = world.slurm("jobs").join(&job);
+        let read = |file: &str| std::fs::read_to_string(dir.join(file)).expect("there").trim().to_owned();
+        let pid = rustix::process::Pid::from_raw(read("pid").parse().expect("a number")).expect("a pid");
+        rustix::process::kill_process_group(pid, rustix::process::Signal::KILL).expect("killed");
+        testkit::until("its end", || dir.join("code").exists());
+        table.push_str(&format!("{job}|{}|OUT_OF_MEMORY|n1\n", read("name")));
+        std::fs::remove_dir_all(dir).expect("forgotten");
+    }
+    world.say("sacct.table", &table);
+    // Its node is silent, and accounting knows the end.
+    let seen = driver.observe(&handles).await.expect("observed");
+    let ends: Vec<_> = seen.iter().map(|seen| (seen.state, seen.exit.exit_code, seen.exit.oom_killed)).collect();
+    assert_eq!(ends, [(InstanceState::Exited, 137, true); 5]);
+    assert_eq!(std::fs::read_to_string(world.slurm("sacct.calls")).expect("asked").lines().count(), 1);
 }
 
 #[tokio::test]

@@ -149,8 +149,10 @@ async fn a_task_lives_and_ends_without_a_command_of_slurm() {
         becomes(&driver, &made.handle, InstanceState::Running).await;
         let from = std::fs::read_to_string(world.slurm("jobs/1/from")).expect("a directory");
         assert_eq!(from.trim_end(), world.dir.path().join("runs/instances/k").display().to_string());
-        driver.signal(&made.handle, 1, "SIGUSR1").await.expect("told");
         let out = world.dir.path().join("runs/instances/k/out");
+        // It hears signals from then on.
+        testkit::until("its first line", || std::fs::read_to_string(&out).is_ok_and(|text| text.ends_with('\n')));
+        driver.signal(&made.handle, 1, "SIGUSR1").await.expect("told");
         testkit::until("its echo", || std::fs::read_to_string(&out).is_ok_and(|text| text.contains("heard")));
         let unknown = driver.signal(&made.handle, 1, "SIGNOPE").await;
         if version == 38 {

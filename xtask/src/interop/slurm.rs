@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -53,13 +54,15 @@ pub(crate) fn check() -> Result<()> {
     builds::build(&["drover-driver-slurm"])?;
     let plugin = target_dir().join("debug/drover-driver-slurm");
     let cluster = Cluster::start()?;
+    let user = Account::new()?;
     cluster
-        .conforms(&plugin)
+        .conforms(&plugin, &user)
         .with_context(|| format!("the conformance suite; logs of the cluster: {}", cluster.log()))?;
     cluster.demo().with_context(|| format!("`drover demo -with slurm`; logs of the cluster: {}", cluster.log()))?;
     let server = Agent::start_as("slurm-server", Role::Server, &[], SHORT_LEASE)?;
     let mut nodes = vec![cluster.node("slurm-n1", &server, &plugin)?];
-    let result = story(&server, &mut nodes, &plugin, &cluster);
+    let result = story(&server, &mut nodes, &plugin, &cluster)
+        .and_then(|()| users(&server, &mut nodes, &plugin, &cluster, &user).context("as a user"));
     let tails: Vec<String> = [&server].into_iter().chain(&nodes).map(Agent::log_tail).collect();
     result.with_context(|| format!("the ends of the agents' logs:\n{}\n{}", tails.join("\n--\n"), cluster.log()))?;
     drop((server, nodes));
@@ -69,6 +72,29 @@ pub(crate) fn check() -> Result<()> {
 fn script(args: &[&str]) -> Run {
     let file = workspace::root().join("xtask/interop/slurm/peer.sh").display().to_string();
     Run::new("bash", [file.as_str()].iter().chain(args).copied())
+}
+
+/// A user of this machine, which goes with the drop.
+struct Account {
+    name: String,
+    uid: u32,
+}
+
+impl Account {
+    fn new() -> Result<Self> {
+        let name = format!("drover-peer-{}", std::process::id());
+        // With a shell: Slurm loads the login environment of a job's user.
+        let args = ["--no-create-home", "--home-dir", "/", "--no-user-group", "--shell", "/bin/sh", name.as_str()];
+        Run::new("useradd", args).run()?;
+        let uid = Run::new("id", ["-u", name.as_str()]).output()?.trim().parse()?;
+        Ok(Self { name, uid })
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        drop(Run::new("userdel", [self.name.as_str()]).quiet().run());
+    }
 }
 
 /// A running cluster of one compute node, which puts jobs back into the queue unless they say no.
@@ -134,7 +160,11 @@ impl Cluster {
 
     /// The driver's part of a node's configuration.
     pub(crate) fn settings(&self) -> String {
-        format!("plugin \"slurm\" {{\n  config {{\n{}\n  }}\n}}", self.plugin())
+        self.settings_with("")
+    }
+
+    fn settings_with(&self, more: &str) -> String {
+        format!("plugin \"slurm\" {{\n  config {{\n{}\n{more}\n  }}\n}}", self.plugin())
     }
 
     /// Name and state of each job that has not ended; each job of an array is one.
@@ -182,11 +212,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// Everything that hosts rely on, of the plugin as it is.
-    fn conforms(&self, plugin: &Path) -> Result<()> {
+    /// Everything that hosts rely on, of the plugin as it is, with jobs of a user.
+    fn conforms(&self, plugin: &Path, user: &Account) -> Result<()> {
         let config = self.dir.join("plugin.hcl");
-        fs::write(&config, self.plugin())?;
-        suite::doctor(&config, plugin, &["process tracking", "submission", "locks", "clock"])?;
+        fs::write(&config, format!("{}\nuser = {:?}", self.plugin(), user.name))?;
+        let looked_at = ["process tracking", "submission", "locks", "clock", "directories of users"];
+        suite::doctor(&config, plugin, &looked_at)?;
         self.passes(&config, plugin)
     }
 
@@ -304,6 +335,75 @@ pub(super) fn arrays(server: &Agent, cluster: &Cluster) -> Result<()> {
     ensure!(jobs.len() == MANY && jobs.iter().all(|(id, _)| after.contains_key(id)), "{jobs:?} beside {after:?}");
     server.delete("/v1/job/many")?;
     cluster.until_empty()?;
+    server.until_no_record()
+}
+
+/// Jobs of a user: one survives its manager, and many are an array. Nothing in a run directory has rights of root.
+fn users(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cluster: &Cluster, user: &Account) -> Result<()> {
+    nodes.clear();
+    let settings = cluster.settings_with(&format!("users = [{:?}]", user.name));
+    for name in ["slurm-u1", "slurm-u2"] {
+        nodes.push(Agent::start_as(name, Role::Node(server), &[("slurm", plugin)], &settings)?);
+    }
+    server.until_healthy(&["slurm"], 2)?;
+    let sleeps = |id: &str| {
+        let config = json!({"command": "/bin/sh", "args": ["-c", "id -un; exec sleep 600"]});
+        Job::new(id, "service", "slurm", config).undeployed()
+    };
+    server.submit(&sleeps("far").task(json!({"User": user.name})).body())?;
+    let record = until("a running instance", BOUND, || running(server))?;
+    let alloc = allocation(server)?;
+    let said = format!("{}\n", user.name);
+    until("the name of the user", BOUND, || Ok((server.output(&alloc, "stdout")? == said).then_some(())))?;
+    let id = cluster.one()?;
+    let owner = cluster.slurm("squeue", &["-h", "-j", &id, "-o", "%U"])?;
+    ensure!(owner.trim() == user.uid.to_string(), "the job belongs to the user {owner}");
+    let exec = |script: &str| server.exec(&alloc, &["/bin/sh", "-c", script]);
+    let said = exec("id -un; id -G; echo $USER $HOME")?;
+    let group = Run::new("id", ["-g", user.name.as_str()]).output()?;
+    ensure!(said.1 == format!("{0}\n{1}\n{0} /\n", user.name, group.trim()), "exec answered {said:?}");
+
+    // Another node takes over: the same job.
+    let manager = remote::manager(server)?;
+    let at = nodes.iter().position(|n| n.name() == manager).context("no agent of ours is the manager")?;
+    drop(nodes.remove(at));
+    remote::until_moved(server, &manager, "kill -9")?;
+    until("a running instance after kill -9", BOUND, || running(server))?;
+    ensure!(cluster.one()? == id, "another job than {id} after {record}");
+    let alloc = until("an allocation after kill -9", BOUND, || Ok(allocation(server).ok().filter(|a| *a != alloc)))?;
+    let exec = |script: &str| server.exec(&alloc, &["/bin/sh", "-c", script]);
+
+    // What the user makes of its run directory shows nobody what only root may read.
+    let secret = cluster.dir.join("secret");
+    fs::write(&secret, "of root")?;
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600))?;
+    let linked = exec(&format!("cd \"$NOMAD_TASK_DIR/../..\" && ln -sf {} out && ls -l out", secret.display()))?;
+    ensure!(linked.0 == 0, "the link was not made: {linked:?}");
+    let shown = server.output(&alloc, "stdout").unwrap_or_else(|why| why.to_string());
+    ensure!(!shown.contains("of root"), "a link to a file of root was followed");
+    server.delete("/v1/job/far")?;
+    cluster.until_empty()?;
+    server.until_no_record()?;
+
+    server.submit(&sleeps("many").count(MANY).task(json!({"User": user.name})).body())?;
+    until("all running as the user", BOUND, || {
+        let jobs = cluster.slurm("squeue", &["-h", "-r", "-t", "R", "-o", "%U %i"])?;
+        let own = format!("{} ", user.uid);
+        let (all, arrays) = (jobs.lines().filter(|job| job.starts_with(&own)).count(), jobs.matches('_').count());
+        Ok((all == MANY && arrays > MANY / 2).then_some(()))
+    })?;
+    server.delete("/v1/job/many")?;
+    cluster.until_empty()?;
+    server.until_no_record()?;
+
+    // Who is not allowed is told so.
+    for (id, user, why) in [("none", "", "names no `user`"), ("root", "root", "as root"), ("sys", "sys", "allow")] {
+        server.submit(&sleeps(id).task(json!({"User": user})).body())?;
+        let told = || Ok(server.allocs(id)?.iter().any(|alloc| alloc.to_string().contains(why)).then_some(()));
+        until(&format!("a refusal of the user {user:?}"), BOUND, told)?;
+        server.delete(&format!("/v1/job/{id}"))?;
+    }
+    ensure!(cluster.jobs()?.is_empty(), "something was submitted");
     server.until_no_record()
 }
 

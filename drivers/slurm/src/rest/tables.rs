@@ -213,6 +213,7 @@ pub(crate) fn jobs(body: &[u8], uid: u32, user: Option<&str>) -> Result<Vec<Job>
             state: state(&row.job_state),
             nodes: row.nodes.clone().unwrap_or_default(),
             reason: row.state_reason.clone().unwrap_or_default(),
+            user: None,
         };
         jobs.extend(ids.into_iter().map(job));
     }
@@ -304,7 +305,7 @@ pub(crate) fn accounts(body: &[u8]) -> Result<Vec<Job>, String> {
         };
         let nodes = row.nodes.filter(|nodes| !nodes.starts_with("None")).unwrap_or_default();
         let (name, state) = (row.name.unwrap_or_default(), state(&row.state.current));
-        Ok(Job { id, name, state, nodes, reason: String::new() })
+        Ok(Job { id, name, state, nodes, reason: String::new(), user: None })
     };
     answer.jobs.into_iter().map(job).collect()
 }

@@ -1,0 +1,151 @@
+//! The user of a task's job.
+
+use std::path::PathBuf;
+
+use driver_sdk::RemoteError;
+
+use crate::command::Commands;
+use crate::config::PluginConfig;
+use crate::place::Answer;
+use crate::rights::Owner;
+
+/// Entry of `users` that stands for every user of a person.
+const ANYBODY: &str = "*";
+/// Smaller numbers are those of the system (`UID_MIN` of login.defs).
+const FIRST_PERSON: u32 = 1000;
+
+/// A user, as the name services know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct User {
+    pub(crate) name: String,
+    pub(crate) owner: Owner,
+    pub(crate) home: PathBuf,
+}
+
+/// Whom a task asks for; `None`: nobody else than the user of the agent.
+///
+/// # Errors
+/// [`RemoteError::WrongRequest`]: it has to say whom.
+pub(crate) fn wanted<'a>(user: &'a str, config: &'a PluginConfig) -> Answer<Option<&'a str>> {
+    let default = config.user.as_deref().unwrap_or_default();
+    match (user, default) {
+        ("", "") if config.users.is_empty() => Ok(None),
+        ("", "") => Err(RemoteError::wrong_request(
+            "the task names no `user`, and neither does the plugin's configuration; set `user` in the task",
+        )),
+        ("", name) | (name, _) => Ok(Some(name)),
+    }
+}
+
+/// Whether the agent may submit as this user.
+///
+/// # Errors
+/// [`RemoteError::WrongRequest`] with what would have to change.
+pub(crate) fn allowed(user: &User, config: &PluginConfig, agent: u32) -> Answer<()> {
+    let refuse = |why: String| Err(RemoteError::wrong_request(format!("user {:?}: {why}", user.name)));
+    if user.owner.uid == 0 {
+        return refuse("no job is submitted as root on behalf of a task; name another user".to_owned());
+    }
+    if user.owner.uid == agent {
+        return Ok(());
+    }
+    let listed = |entry: &String| match entry.as_str() {
+        ANYBODY => user.owner.uid >= FIRST_PERSON,
+        name => name == user.name,
+    };
+    if !config.users.iter().any(listed) && config.user.as_ref() != Some(&user.name) {
+        return refuse("`users` of the plugin's configuration does not allow it on this node".to_owned());
+    }
+    if agent != 0 {
+        return refuse(format!(
+            "the agent runs as the user {agent} and can submit for nobody else; run it as root, or one as this user"
+        ));
+    }
+    Ok(())
+}
+
+/// A line of `getent passwd`.
+fn entry(line: &str) -> Option<User> {
+    let fields: Vec<&str> = line.trim_end().split(':').collect();
+    let [name, _, uid, gid, _, home, _] = fields[..] else { return None };
+    let owner = Owner { uid: uid.parse().ok()?, gid: gid.parse().ok()? };
+    Some(User { name: name.to_owned(), owner, home: home.into() })
+}
+
+/// Asks the name services for a user by name or number.
+///
+/// # Errors
+/// [`RemoteError::WrongRequest`]: there is none. [`RemoteError::CouldNotAsk`]: they give no answer.
+pub(crate) async fn look_up(commands: &Commands, name: &str) -> Answer<User> {
+    let said = commands.plain("getent", &["passwd", "--", name].map(str::to_owned)).await?;
+    match (said.stdout.lines().find_map(entry), said.success) {
+        (Some(user), true) => Ok(user),
+        (None, true) => Err(RemoteError::could_not_ask(format!("getent told nothing of the user {name:?}"))),
+        // 2: the services have answered that there is no such entry.
+        (_, false) if said.code == Some(2) => Err(RemoteError::wrong_request(format!(
+            "this node knows no user {name:?}; name one that it and the cluster know"
+        ))),
+        (_, false) => {
+            Err(RemoteError::could_not_ask(format!("getent could not look the user {name:?} up: {}", said.stderr)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(users: &[&str], user: Option<&str>) -> PluginConfig {
+        let users = users.iter().map(|&name| name.to_owned()).collect();
+        PluginConfig { users, user: user.map(str::to_owned), ..PluginConfig::default() }
+    }
+
+    fn user(name: &str, uid: u32) -> User {
+        User { name: name.to_owned(), owner: Owner { uid, gid: uid }, home: "/".into() }
+    }
+
+    #[test]
+    fn a_task_runs_as_whom_it_names_or_the_default() {
+        let none = config(&[], None);
+        assert_eq!(wanted("", &none), Ok(None));
+        assert_eq!(wanted("ada", &none), Ok(Some("ada")));
+        assert!(wanted("", &config(&["ada"], None)).is_err(), "it would run as root");
+        assert_eq!(wanted("", &config(&["ada"], Some("hpc"))), Ok(Some("hpc")));
+        assert_eq!(wanted("ada", &config(&["ada"], Some("hpc"))), Ok(Some("ada")));
+    }
+
+    #[test]
+    fn who_may_be_submitted_for() {
+        let ada = user("ada", 1001);
+        for (config, agent, part) in [
+            (config(&["ada"], None), 0, ""),
+            (config(&["*"], None), 0, ""),
+            (config(&[], Some("ada")), 0, ""),
+            // Itself, without any setting.
+            (config(&[], None), 1001, ""),
+            (config(&["bob"], None), 0, "does not allow it"),
+            (config(&[], None), 0, "does not allow it"),
+            (config(&["ada"], None), 1002, "run it as root"),
+        ] {
+            let said = allowed(&ada, &config, agent).map_err(|why| why.to_string());
+            match part {
+                "" => assert_eq!(said, Ok(()), "{config:?}"),
+                part => assert!(said.as_ref().is_err_and(|why| why.contains(part)), "{said:?}"),
+            }
+        }
+        assert!(allowed(&user("root", 0), &config(&["root", "*"], Some("root")), 0).is_err());
+        assert!(allowed(&user("toor", 0), &config(&["toor"], None), 0).is_err());
+        assert!(allowed(&user("daemon", 1), &config(&["*"], None), 0).is_err(), "a user of the system");
+        assert!(allowed(&user("daemon", 1), &config(&["daemon"], None), 0).is_ok());
+    }
+
+    #[test]
+    fn entries_of_the_user_database() {
+        assert_eq!(
+            entry("ada:x:1001:100:Ada,,:/home/ada:/bin/bash\n"),
+            Some(User { name: "ada".into(), owner: Owner { uid: 1001, gid: 100 }, home: "/home/ada".into() })
+        );
+        assert_eq!(entry("ada:x:-1:100::/:/bin/sh"), None);
+        assert_eq!(entry(""), None);
+    }
+}
