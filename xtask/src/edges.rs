@@ -37,7 +37,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("mock", &["driver-sdk"]),
     ("raw-exec", &["driver-sdk", "executor-client", "process-driver"]),
     ("remote-exec", &["driver-sdk", "executor-client", "process-driver"]),
-    ("slurm", &["driver-sdk"]),
+    ("slurm", &["driver-sdk", "fetch", "tls"]),
     // Pure: no runtime, clock, randomness, files, network.
     ("access", &["hcl-lang"]),
     ("filter", &[]),

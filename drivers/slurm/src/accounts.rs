@@ -1,17 +1,21 @@
 //! What accounting says of jobs that the controller has forgotten.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
 
 use crate::command::Commands;
 use crate::place::Files;
+use crate::rest::Rest;
 use crate::tables::{self, Job, JobId};
 
 /// How often accounting is asked: its database serves everybody.
 const APART: Duration = Duration::from_secs(5);
-/// Jobs that one call asks for: their numbers are on its command line.
+/// Jobs that one `sacct` asks for: their numbers are on its command line.
 const AT_ONCE: usize = 1000;
+/// Jobs that one look asks slurmrestd for, one by one; the next look asks for others.
+const BY_REST: usize = 20;
 
 /// An answer of accounting.
 #[derive(Debug, Default)]
@@ -23,24 +27,34 @@ pub(crate) struct Known {
 /// Accounting as this process sees it.
 pub(crate) struct Accounts {
     commands: Commands,
+    rest: Option<Arc<Rest>>,
     last: Mutex<Option<Instant>>,
 }
 
 impl Accounts {
-    pub(crate) fn new(commands: Commands) -> Self {
-        Self { commands, last: Mutex::default() }
+    pub(crate) fn new(commands: Commands, rest: Option<Arc<Rest>>) -> Self {
+        Self { commands, rest, last: Mutex::default() }
     }
 
     /// What is known of these jobs. Where there is no accounting, nothing is.
     #[expect(clippy::await_holding_invalid_type, reason = "one question to accounting at a time")]
-    pub(crate) async fn of(&self, asked: Vec<JobId>) -> Known {
+    pub(crate) async fn of(&self, mut asked: Vec<JobId>) -> Known {
         let mut jobs = Vec::new();
+        if self.rest.is_some() {
+            asked.truncate(BY_REST);
+        }
         for ids in asked.chunks(AT_ONCE) {
             let mut last = self.last.lock().await;
             if let Some(at) = *last {
                 tokio::time::sleep_until((at + APART).into()).await;
             }
             *last = Some(Instant::now());
+            if let Some(rest) = &self.rest {
+                for id in ids {
+                    jobs.extend(rest.account(*id).await.unwrap_or_default());
+                }
+                break;
+            }
             let ids: Vec<String> = ids.iter().map(JobId::to_string).collect();
             // Without a start, only what was there since midnight is shown.
             let args = ["-X", "-n", "-P", "-S", "2000-01-01", "-j", &ids.join(","), "-o", tables::SACCT_FORMAT];

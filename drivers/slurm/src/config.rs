@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use driver_sdk::{DriverConfig, Error};
 
+use crate::rest::{self, Version};
+
 /// The operator's `plugin "slurm" { config { … } }`.
 #[derive(Clone, Debug, PartialEq, DriverConfig)]
 #[config(default, impl_default)]
@@ -45,6 +47,8 @@ pub(crate) struct PluginConfig {
     /// How long a command may take.
     #[config(default = "30s")]
     pub(crate) command_timeout: Duration,
+    /// slurmrestd. Without it Slurm is reached by its commands.
+    pub(crate) rest: Option<RestConfig>,
     /// How long a sealed key is kept; longer than any call may be on its way.
     #[config(default = "168h")]
     pub(crate) keep_sealed: Duration,
@@ -54,6 +58,49 @@ pub(crate) struct PluginConfig {
     /// Memory capacity to be packed by the scheduler; 0 = not declared.
     #[config(default = 0)]
     pub(crate) pool_memory_mib: u64,
+}
+
+/// How slurmrestd is reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq, DriverConfig)]
+#[config(default)]
+pub(crate) struct RestConfig {
+    /// Its address: `http://host:port`, `https://host:port` or `unix:/path` of a socket of this machine.
+    pub(crate) url: String,
+    /// User that the calls are from (`X-SLURM-USER-NAME`): the user of the agent. Without it, the one that the token
+    /// names.
+    pub(crate) user: Option<String>,
+    /// File with a token (JWT) of that user, an absolute path. It is read again for each call.
+    pub(crate) token_file: Option<PathBuf>,
+    /// Authorities of an `https` address in PEM, an absolute path. Without it: those of this system.
+    pub(crate) ca_file: Option<PathBuf>,
+    /// Version of the API, such as `v0.0.40`. Without it: the latest one that slurmrestd serves.
+    pub(crate) version: Option<String>,
+}
+
+impl RestConfig {
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |why: String| Err(Error::invalid(format!("rest: {why}")));
+        if let Err(why) = rest::check(&self.url) {
+            return wrong(why);
+        }
+        for (name, path) in [("token_file", &self.token_file), ("ca_file", &self.ca_file)] {
+            if let Some(path) = path.as_ref().filter(|path| !path.is_absolute()) {
+                return wrong(format!("{name} {:?} must be an absolute path", path.display()));
+            }
+        }
+        if !self.url.starts_with("unix:") && self.token_file.is_none() {
+            return wrong(format!("url {:?} needs a token_file; without a token use unix:/path of a socket", self.url));
+        }
+        if let Some(Err(why)) = self.version.as_ref().map(|version| version.parse::<Version>()) {
+            return wrong(why);
+        }
+        Ok(())
+    }
+
+    /// The configured version.
+    pub(crate) fn version(&self) -> Option<Version> {
+        self.version.as_ref()?.parse().ok()
+    }
 }
 
 impl PluginConfig {
@@ -76,10 +123,15 @@ impl PluginConfig {
         if self.user.as_deref() == Some("root") || self.users.iter().any(|user| user == "root") {
             return Err(Error::invalid("user and users must not name root: no job is submitted as root for a task"));
         }
+        if self.rest.is_some() && (self.user.is_some() || !self.users.is_empty()) {
+            return Err(Error::invalid(
+                "user and users need Slurm's commands: slurmrestd submits as the user of its token; leave out `rest`",
+            ));
+        }
         if self.command_timeout.is_zero() || self.cpu_mhz == 0 {
             return Err(Error::invalid("command_timeout and cpu_mhz must be more than 0"));
         }
-        Ok(())
+        self.rest.as_ref().map_or(Ok(()), RestConfig::check)
     }
 }
 
@@ -139,6 +191,12 @@ mod tests {
             PluginConfig::decode(Config::new(rmp_serde::to_vec(&json).expect("bytes"))).expect("fits")
         };
         assert!(read(serde_json::json!({})).check().is_ok());
+        for rest in [
+            serde_json::json!({"url": "unix:/run/slurmrestd.sock"}),
+            serde_json::json!({"url": "https://rest", "token_file": "/token", "user": "a", "version": "v0.0.40"}),
+        ] {
+            assert!(read(serde_json::json!({"rest": rest})).check().is_ok(), "{rest}");
+        }
         for wrong in [
             serde_json::json!({"base": "runs"}),
             serde_json::json!({"conf": "slurm.conf"}),
@@ -147,8 +205,14 @@ mod tests {
             serde_json::json!({"cpu_mhz": 0}),
             serde_json::json!({"command_timeout": "0s"}),
             serde_json::json!({"submissions_per_second": 0}),
+            serde_json::json!({"rest": {}}),
+            serde_json::json!({"rest": {"url": "http://rest:6820"}}),
+            serde_json::json!({"rest": {"url": "rest:6820", "token_file": "/token"}}),
+            serde_json::json!({"rest": {"url": "http://rest:6820", "token_file": "token"}}),
+            serde_json::json!({"rest": {"url": "unix:/rest", "version": "v0.0.37"}}),
             serde_json::json!({"users": ["ada", "root"]}),
             serde_json::json!({"user": "root"}),
+            serde_json::json!({"users": ["ada"], "rest": {"url": "unix:/run/slurmrestd.sock"}}),
         ] {
             assert!(read(wrong.clone()).check().is_err(), "{wrong}");
         }

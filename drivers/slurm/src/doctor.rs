@@ -13,8 +13,8 @@ use crate::answer::{self, last_lines};
 use crate::place::unique;
 use crate::rights::{Owner, as_owner};
 use crate::site::{Site, on_disk};
-use crate::tables;
 use crate::users::{self, User};
+use crate::{rest, tables};
 
 /// Commands without which no task runs, and what the others are for.
 const COMMANDS: &[(&str, Option<&str>)] = &[
@@ -27,17 +27,31 @@ const COMMANDS: &[(&str, Option<&str>)] = &[
     ("sstat", Some("usage of CPU and memory")),
     ("sacct", Some("the ends of jobs that the controller has forgotten")),
 ];
+/// The commands that slurmrestd does not replace.
+const BESIDE_REST: &[(&str, Option<&str>)] =
+    &[("srun", Some("alloc exec")), ("sstat", Some("usage of CPU and memory")), ("scontrol", Some("process tracking"))];
 /// How far the clock of the file server may differ, in seconds: ages of submissions are told by it.
 const CLOCKS_APART: u64 = 5;
 
 /// Looks at everything; submits nothing.
 pub(crate) async fn examine(site: &Site) -> Vec<Finding> {
-    let mut findings = commands(site).await;
+    let mut findings = match &site.rest {
+        Some(rest) => rest::doctor::examine(rest, rustix::process::geteuid().as_raw()).await,
+        None => commands(site, COMMANDS).await,
+    };
     if findings.iter().any(|finding| finding.verdict == driver_sdk::Verdict::Fail) {
         return findings;
     }
-    findings.extend(controller(site).await);
-    findings.push(submission(site).await);
+    match &site.rest {
+        Some(_) => {
+            findings.extend(commands(site, BESIDE_REST).await);
+            findings.extend(beside_rest(site).await);
+        }
+        None => {
+            findings.extend(controller(site).await);
+            findings.push(submission(site).await);
+        }
+    }
     let (users, known) = known_users(site).await;
     findings.extend(users);
     let base = site.base.root.clone();
@@ -46,10 +60,30 @@ pub(crate) async fn examine(site: &Site) -> Vec<Finding> {
     findings
 }
 
-async fn commands(site: &Site) -> Vec<Finding> {
+/// What only the commands can tell, where slurmrestd is used: without them it is not looked at.
+async fn beside_rest(site: &Site) -> Vec<Finding> {
+    let said = site.commands.run("scontrol", &["show", "config"].map(str::to_owned)).await;
+    let mut findings = match said {
+        // slurmrestd has said whether it serves accounting.
+        Ok(said) if said.success => settings(&said.stdout).into_iter().filter(|f| f.what != "accounting").collect(),
+        _ => vec![Finding::warning(
+            "process tracking",
+            "not looked at: slurmrestd does not tell ProctrackType",
+            format!("see that slurm.conf has ProctrackType={}", tables::WHOLE_TREE),
+        )],
+    };
+    findings.push(Finding::warning(
+        "submission",
+        "not looked at: slurmrestd cannot try one",
+        "run a job; a refusal of its partition or account is told there",
+    ));
+    findings
+}
+
+async fn commands(site: &Site, wanted: &[(&str, Option<&str>)]) -> Vec<Finding> {
     let install = "install Slurm's commands on this node (slurm-client), or set `bin_dir`";
     let mut findings = Vec::new();
-    for (name, of_use) in COMMANDS {
+    for (name, of_use) in wanted {
         let what = format!("command {name}");
         let found = match site.commands.run(name, &["--version".to_owned()]).await {
             Ok(said) if said.success => Finding::pass(what, said.stdout.trim()),

@@ -14,7 +14,6 @@ use driver_sdk::{
 };
 use tokio::sync::mpsc;
 
-use crate::answer::last_lines;
 use crate::config::{PluginConfig, TaskOptions};
 use crate::place::{Answer, Claim};
 use crate::site::{HandleV1, Site, lock, on_disk};
@@ -97,13 +96,9 @@ impl RemoteDriver for Driver {
         if let Err(why) = on_disk(move || base.here()).await {
             return Fingerprint::unhealthy(why.to_string());
         }
-        match site.commands.run("scontrol", &["ping".to_owned()]).await {
+        match site.ping().await {
             Err(why) => Fingerprint::unhealthy(why.to_string()),
-            Ok(said) if !said.success => Fingerprint::unhealthy(format!(
-                "the controller does not answer: {}",
-                last_lines(&format!("{}{}", said.stdout, said.stderr))
-            )),
-            Ok(_) => {
+            Ok(()) => {
                 let found = Fingerprint::healthy()
                     .with("driver.slurm", "true")
                     .with("driver.slurm.base", site.base.root.display())

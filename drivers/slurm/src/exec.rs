@@ -48,7 +48,15 @@ fn send(pid: Option<Pid>, signal: Signal) {
 }
 
 fn unclear(why: io::Error) -> RemoteError {
-    RemoteError::could_not_ask(format!("srun cannot be run: {why}"))
+    let told = format!("srun cannot be run: {why}");
+    match why.kind() {
+        // Also with `rest`: slurmrestd has no such call.
+        io::ErrorKind::NotFound => RemoteError::wrong_request(format!(
+            "{told}; a command in a task needs Slurm's commands on the node that manages it: install them, or set \
+                `bin_dir`"
+        )),
+        _ => RemoteError::could_not_ask(told),
+    }
 }
 
 /// Runs a command in the job whose run directory is `dir`. A drop ends it.

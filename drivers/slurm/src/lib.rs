@@ -12,6 +12,7 @@
 //! answer.rs    error texts of the commands as one of the three answers: pure
 //! look.rs      run directory and queue → observation: pure
 //! command.rs   runs the commands
+//! rest/        slurmrestd instead of the commands, where it is configured
 //! queue.rs     one squeue for all who ask, at most two a second
 //! accounts.rs  one sacct for all that the controller has forgotten
 //! place.rs     the run directory: claims, epochs, results
@@ -43,6 +44,7 @@ mod look;
 mod place;
 mod plan;
 mod queue;
+mod rest;
 mod rights;
 mod site;
 mod submit;

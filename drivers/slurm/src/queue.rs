@@ -1,4 +1,4 @@
-//! One `squeue` for all who ask.
+//! One `squeue`, or one question to slurmrestd, for all who ask.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use tokio::sync::Mutex;
 
 use crate::command::Commands;
 use crate::place::{Files, Member};
+use crate::rest::Rest;
 use crate::tables::{self, Job, JobId, Phase};
 
 /// Time between two calls: at most two a second, however many ask.
@@ -64,8 +65,9 @@ type Answer = Result<Arc<Jobs>, RemoteError>;
 /// The queue as this process sees it.
 pub(crate) struct Queue {
     commands: Commands,
-    /// Whose jobs are wanted; `None`: everybody's.
-    user: Option<String>,
+    rest: Option<Arc<Rest>>,
+    /// Everybody's jobs are wanted, not only those of this process's user.
+    several_users: bool,
     last: Mutex<Option<Last>>,
 }
 
@@ -77,9 +79,8 @@ struct Last {
 }
 
 impl Queue {
-    pub(crate) fn new(commands: Commands, several_users: bool) -> Self {
-        let own = || rustix::process::geteuid().as_raw().to_string();
-        Self { commands, user: (!several_users).then(own), last: Mutex::new(None) }
+    pub(crate) fn new(commands: Commands, rest: Option<Arc<Rest>>, several_users: bool) -> Self {
+        Self { commands, rest, several_users, last: Mutex::new(None) }
     }
 
     /// The jobs as they were at some time after this call began.
@@ -109,15 +110,23 @@ impl Queue {
             tokio::time::sleep_until((last.begun + APART).into()).await;
         }
         let begun = Instant::now();
-        let (format, user) = match &self.user {
-            Some(user) => (tables::SQUEUE_FORMAT, Some(format!("--user={user}"))),
-            None => (tables::SQUEUE_FORMAT_OF_ALL, None),
+        let answer = self.jobs().await.map(|jobs| Arc::new(Jobs::new(jobs)));
+        *last = Some(Last { begun, took: begun.elapsed(), answer: answer.clone() });
+        answer
+    }
+
+    async fn jobs(&self) -> Result<Vec<Job>, RemoteError> {
+        let uid = rustix::process::geteuid().as_raw();
+        if let Some(rest) = &self.rest {
+            return rest.jobs(uid).await;
+        }
+        let (format, user) = match self.several_users {
+            false => (tables::SQUEUE_FORMAT, Some(format!("--user={uid}"))),
+            true => (tables::SQUEUE_FORMAT_OF_ALL, None),
         };
         let mut args = ["-h", "-r", "-t", "all", "-o", format].map(str::to_owned).to_vec();
         args.extend(user);
-        let said = self.commands.run("squeue", &args).await;
-        let answer = said.and_then(|said| said.output("squeue")).map(|text| Arc::new(Jobs::new(tables::squeue(&text))));
-        *last = Some(Last { begun, took: begun.elapsed(), answer: answer.clone() });
-        answer
+        let said = self.commands.run("squeue", &args).await?;
+        Ok(tables::squeue(&said.output("squeue")?))
     }
 }

@@ -18,6 +18,7 @@ use crate::config::{PluginConfig, TaskOptions};
 use crate::look::{self, Step};
 use crate::place::{About, Answer, Base, Claim, Files, Place};
 use crate::queue::{Jobs, Queue};
+use crate::rest::Rest;
 use crate::rights::as_owner;
 use crate::submit::{Submission, Submissions};
 use crate::tables::{self, JobId, Phase};
@@ -82,6 +83,8 @@ pub(crate) struct Site {
     pub(crate) config: PluginConfig,
     pub(crate) base: Base,
     pub(crate) commands: Commands,
+    /// slurmrestd, in place of most commands.
+    pub(crate) rest: Option<Arc<Rest>>,
     queue: Queue,
     starting: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     submissions: Arc<Submissions>,
@@ -97,15 +100,17 @@ impl Site {
     /// Opens the runtime's directory; blocks.
     pub(crate) fn open(config: &PluginConfig, root: &std::path::Path) -> Answer<Self> {
         let commands = Commands::new(config);
+        let rest = config.rest.as_ref().map(|rest| Rest::new(rest, config).map(Arc::new)).transpose()?;
         let several = !config.users.is_empty() || config.user.is_some();
         let base = Base::open(root, several)?;
         Ok(Self {
             config: config.clone(),
-            submissions: Arc::new(Submissions::new(commands.clone(), base.root.clone(), config.arrays)),
+            submissions: Arc::new(Submissions::new(commands.clone(), rest.clone(), base.root.clone(), config.arrays)),
             base,
-            queue: Queue::new(commands.clone(), several),
-            accounts: Accounts::new(commands.clone()),
+            queue: Queue::new(commands.clone(), rest.clone(), several),
+            accounts: Accounts::new(commands.clone(), rest.clone()),
             commands,
+            rest,
             starting: Mutex::default(),
             lately: Mutex::default(),
             waits: Semaphore::new(WAITS),
@@ -346,6 +351,24 @@ impl Site {
         Ok(look::observation(&handle.key, &files, Some(&queue), &name, &step))
     }
 
+    /// Whether the controller answers.
+    ///
+    /// # Errors
+    /// [`RemoteError::CouldNotAsk`]: it does not. With `rest` slurmrestd is asked, and nobody else.
+    pub(crate) async fn ping(&self) -> Answer<()> {
+        if let Some(rest) = &self.rest {
+            return rest.ping().await;
+        }
+        let said = self.commands.run("scontrol", &["ping".to_owned()]).await?;
+        match said.success {
+            true => Ok(()),
+            false => Err(RemoteError::could_not_ask(format!(
+                "the controller does not answer: {}",
+                answer::last_lines(&format!("{}{}", said.stdout, said.stderr))
+            ))),
+        }
+    }
+
     /// How the cluster finds the processes of a job (`ProctrackType`), asked once; `None` while it does not say.
     pub(crate) async fn tracking(&self) -> Option<String> {
         if let Some(known) = self.tracking.get() {
@@ -358,6 +381,9 @@ impl Site {
 
     /// Whether the controller hears all of these nodes: then it has ended what ran there.
     async fn heard(&self, nodes: &str) -> bool {
+        if let Some(rest) = &self.rest {
+            return rest.heard(nodes).await;
+        }
         let args = ["-h", "-N", "-n", nodes, "-o", "%T"].map(str::to_owned);
         let said = self.commands.run("sinfo", &args).await;
         said.is_ok_and(|said| said.success && tables::all_heard(&said.stdout))
@@ -597,10 +623,12 @@ impl Site {
 
     /// Takes submissions that cannot start anything any more out of the queue. `files` are those of the run directory.
     async fn cancel(&self, key: &str, files: &Files) {
-        if !files.only_arrays {
+        // slurmrestd ends jobs by number: those with the key's own name are looked for as well.
+        let own = self.rest.as_ref().map_or_else(String::new, |_| plan::name(key));
+        if own.is_empty() && !files.only_arrays {
             self.cancel_with(key, &[format!("--name={}", plan::name(key)), format!("--user={}", files.user)]).await;
         }
-        if files.arrays.is_empty() {
+        if own.is_empty() && files.arrays.is_empty() {
             return;
         }
         // The name of an array stands for all of it.
@@ -608,7 +636,15 @@ impl Site {
             Ok(jobs) => jobs,
             Err(why) => return tracing::info!(key, %why, "submissions of a closed key stay in the queue"),
         };
-        let left = jobs.of_instance("", files).filter(|job| job.phase() != Phase::Ended);
+        let left = jobs.of_instance(&own, files).filter(|job| job.phase() != Phase::Ended);
+        if let Some(rest) = &self.rest {
+            for job in left {
+                if let Err(why) = rest.signal(job.id, "KILL").await {
+                    tracing::info!(key, %why, "submissions of a closed key stay in the queue");
+                }
+            }
+            return;
+        }
         let left: Vec<String> = left.map(|job| job.id.to_string()).collect();
         if !left.is_empty() {
             self.cancel_with(key, &left).await;
@@ -625,6 +661,9 @@ impl Site {
 
     /// A signal to a job's script and everything below it.
     pub(crate) async fn send(&self, id: JobId, signal: &str) -> Answer<()> {
+        if let Some(rest) = &self.rest {
+            return rest.signal(id, signal).await;
+        }
         let args = ["--full".to_owned(), format!("--signal={signal}"), id.to_string()];
         let said = self.commands.run("scancel", &args).await?;
         if said.stderr.contains("Unknown job signal") || said.stderr.contains("Invalid job signal") {
@@ -712,10 +751,12 @@ impl Site {
             }
             if waited > stop.timeout && killed.is_none_or(|at| at.elapsed() > STOP_AGAIN) {
                 self.send(id, "KILL").await?;
-                // Also the steps, and whatever the site does at the end of a job.
-                let said = self.commands.run("scancel", &[id.to_string()]).await?;
-                if !said.success && !answer::no_such_job(&said.stderr) {
-                    said.output("scancel")?;
+                // Also the steps, and whatever the site does at the end of a job. By slurmrestd KILL does that.
+                if self.rest.is_none() {
+                    let said = self.commands.run("scancel", &[id.to_string()]).await?;
+                    if !said.success && !answer::no_such_job(&said.stderr) {
+                        said.output("scancel")?;
+                    }
                 }
                 killed = Some(Instant::now());
             }

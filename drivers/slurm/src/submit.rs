@@ -1,5 +1,5 @@
-//! Submissions. Those of one kind that come together are one job array: one call of `sbatch`, whatever their number,
-//! and one record at the controller until they start.
+//! Submissions. Those of one kind that come together are one job array: one call of `sbatch` or of slurmrestd, whatever
+//! their number, and one record at the controller until they start.
 //!
 //! ```text
 //! a submission ── joins the queue ── gets one of a few turns ── takes all of its kind from the queue
@@ -19,6 +19,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::answer::Refusal;
 use crate::command::Commands;
 use crate::place::{Answer, Member, Place, unique};
+use crate::rest::{Rest, Unsent};
 use crate::site::{lock, on_disk};
 use crate::tables::JobId;
 use crate::users::User;
@@ -53,6 +54,7 @@ struct Waiting {
 /// All submissions of this process.
 pub(crate) struct Submissions {
     commands: Commands,
+    rest: Option<Arc<Rest>>,
     /// Where arrays are submitted from.
     root: PathBuf,
     queue: Mutex<Vec<Waiting>>,
@@ -70,9 +72,9 @@ enum Sent {
 }
 
 impl Submissions {
-    pub(crate) fn new(commands: Commands, root: PathBuf, arrays: bool) -> Self {
+    pub(crate) fn new(commands: Commands, rest: Option<Arc<Rest>>, root: PathBuf, arrays: bool) -> Self {
         let largest = AtomicUsize::new(if arrays { AT_MOST } else { 1 });
-        Self { commands, root, queue: Mutex::default(), calls: Semaphore::new(CALLS), largest }
+        Self { commands, rest, root, queue: Mutex::default(), calls: Semaphore::new(CALLS), largest }
     }
 
     /// Submits, and notes the job in the run directory. A run directory that has never had a submission is removed when
@@ -135,7 +137,7 @@ impl Submissions {
                 // A cluster that is nearly full takes a part.
                 Refusal::Full if many > 1 => size = many / 2,
                 Refusal::Array if many > 1 => {
-                    size = if many / 2 < MANY { 1 } else { many / 2 };
+                    size = many / 2;
                     self.largest.fetch_min(size, Ordering::Relaxed);
                 }
                 _ => {
@@ -157,16 +159,14 @@ impl Submissions {
         let array = (part.len() > 1).then(|| format!("array.{}", unique()));
         let part = self.note(part, array.as_deref()).await;
         let first = &part.first()?.1.submission;
-        let mut args = vec!["--parsable".to_owned()];
-        args.extend(first.options.iter().cloned());
+        let mut args = first.options.clone();
         let user = first.user.as_ref();
         let sent = match &array {
             None => {
                 let (dir, comment) =
                     (&first.place.dir, format!("drover;{};{};{}", first.owner, first.key, first.epoch));
                 args.extend(plan::own(&first.name, &comment, dir, &dir.join("gate.log")));
-                args.push(dir.join("gate.sh").display().to_string());
-                self.call((user, dir), &args, "").await
+                self.call((user, dir), args, &gate::gate(dir), Some(&dir.join("gate.sh"))).await
             }
             Some(array) => {
                 let dirs: Vec<_> = part.iter().map(|(n, waiting)| (*n, &*waiting.submission.place.dir)).collect();
@@ -174,7 +174,7 @@ impl Submissions {
                 let comment = format!("drover;{};array", first.owner);
                 args.extend(plan::own(array, &comment, &self.root, "/dev/null".as_ref()));
                 args.push(format!("--array={}", indices.join(",")));
-                self.call((user, &self.root), &args, &gate::array(&dirs)).await
+                self.call((user, &self.root), args, &gate::array(&dirs), None).await
             }
         };
         let places: Vec<_> = part.iter().map(|(n, waiting)| (*n, waiting.submission.place.clone())).collect();
@@ -223,8 +223,25 @@ impl Submissions {
         good
     }
 
-    async fn call(&self, from: (Option<&User>, &Path), args: &[String], script: &str) -> Sent {
-        let said = match self.commands.run_in(from, "sbatch", args, script).await {
+    /// Submits a script, which may lie in a file as well.
+    async fn call(
+        &self,
+        (user, dir): (Option<&User>, &Path),
+        mut args: Vec<String>,
+        script: &str,
+        file: Option<&Path>,
+    ) -> Sent {
+        if let Some(rest) = &self.rest {
+            return match rest.submit(dir, &args, script).await {
+                Ok(number) => Sent::Taken(number),
+                Err(Unsent { refusal: Some(refusal), why }) => Sent::Refused(refusal, why),
+                Err(Unsent { refusal: None, why }) => Sent::Unclear(why),
+            };
+        }
+        args.insert(0, "--parsable".to_owned());
+        args.extend(file.map(|file| file.display().to_string()));
+        let typed = if file.is_some() { "" } else { script };
+        let said = match self.commands.run_in((user, dir), "sbatch", &args, typed).await {
             Ok(said) => said,
             Err(why) => return Sent::Unclear(why),
         };

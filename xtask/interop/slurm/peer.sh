@@ -10,6 +10,8 @@
 # Settings, by environment at start: ADDRESS (of the daemons, default 127.0.0.1), MIN_JOB_AGE (seconds that an ended job
 # stays known to slurmctld, default 300) and SLURMD_TIMEOUT (seconds until a silent node is DOWN, default 10). Jobs go
 # back into the queue unless they say no.
+# With REST=1 there is slurmrestd as well, the part of that name, which takes tokens (JWT): DIR/rest.url is its address,
+# and DIR/token a token of root.
 # PIDs of the parts: DIR/PART.pid. Logs: DIR/log/PART.log and PART.out. Every job that ended has a line in
 # DIR/jobcomp.txt. Everything runs in the process cgroup named in DIR/cgroup.
 # Everybody must be able to reach DIR (each parent o+x), as munge demands.
@@ -29,7 +31,8 @@ install() {
     fi
     local apt=(apt-get -qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
     "${apt[@]}" update || true
-    "${apt[@]}" install -y --no-install-recommends slurmctld slurmd slurm-client munge > /dev/null || rc=$?
+    "${apt[@]}" install -y --no-install-recommends slurmctld slurmd slurm-client munge slurmrestd \
+        slurm-wlm-jwt-plugin > /dev/null || rc=$?
     [ -z "$policy" ] || rm -f $policy
     return $rc
 }
@@ -67,6 +70,10 @@ begin() { # PART
             --pid-file="$dir/munged.own.pid" --log-file="$dir/log/munged.log" --seed-file="$dir/munge.seed" \
             --num-threads=4 ;;
         slurmctld) run slurmctld slurmctld -D -f "$dir/slurm.conf" ;;
+        # As root it would refuse to start. Without the variable it could not speak to slurmctld by tokens. It could not
+        # load accounting where no slurmdbd is configured.
+        slurmrestd) run slurmrestd env SLURM_JWT=daemon slurmrestd -u nobody -g nogroup -a rest_auth/jwt \
+            -s openapi/v0.0.38 "$(sed 's#^http://##' "$dir/rest.url")" ;;
         n[0-9]*) run "$1" slurmd -D -N "$(cat "$dir/mark")$1" -f "$dir/slurm.conf" ;;
         *) fail "no part is called $1" ;;
     esac
@@ -74,7 +81,7 @@ begin() { # PART
 
 start() {
     dir=$1
-    local nodes=${2:-1} n root=/sys/fs/cgroup/pids mark
+    local nodes=${2:-1} n root=/sys/fs/cgroup/pids mark jwt=
     [ ! -e "$dir" ] || fail "$dir exists"
     mkdir -p "$dir"
     dir=$(cd "$dir" && pwd)
@@ -89,6 +96,13 @@ start() {
 
     (umask 077 && head -c 1024 /dev/urandom > "$dir/munge.key")
     begin munged
+    if [ "${REST:-}" = 1 ]; then
+        (umask 077 && head -c 32 /dev/urandom > "$dir/jwt.key")
+        jwt="AuthAltTypes=auth/jwt
+AuthAltParameters=jwt_key=$dir/jwt.key"
+        port
+        echo "http://${ADDRESS:-127.0.0.1}:$got" > "$dir/rest.url"
+    fi
     port
     {
         cat <<E2
@@ -100,6 +114,7 @@ SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=socket=$dir/munge.socket
 CredType=cred/munge
+$jwt
 StateSaveLocation=$dir/state
 SlurmdSpoolDir=$dir/spool/%n
 SlurmctldPidFile=$dir/slurmctld.own.pid
@@ -151,6 +166,11 @@ E2
     wait_for munged 10 munge -n -S "$dir/munge.socket"
     begin slurmctld
     wait_for slurmctld 30 scontrol ping
+    if [ -n "$jwt" ]; then
+        scontrol token username=root lifespan=86400 > "$dir/token"
+        chmod 600 "$dir/token"
+        begin slurmrestd
+    fi
     for n in $(seq "$nodes"); do begin "n$n"; done
     for n in $(seq "$nodes"); do
         wait_for "node n$n" 60 sh -c "sinfo -h -N -n p${mark}n$n -o %T | grep -qx idle"

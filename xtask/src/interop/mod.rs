@@ -37,6 +37,7 @@ pub(crate) mod linearizable;
 mod registry;
 mod remote;
 pub(crate) mod slurm;
+mod slurm_rest;
 mod ssh;
 pub(crate) mod sshd;
 mod stock_cli;
@@ -197,7 +198,7 @@ const CHECKS: &[Check] = &[
     (
         "slurm",
         "two nodes manage a job of a real Slurm: drained, killed, slurmctld and slurmd killed, a node lost, requeued: \
-            one process for each slot; and the conformance suite",
+            one process for each slot; and the conformance suite; by the commands, and by slurmrestd",
         slurm::check,
     ),
     (

@@ -16,7 +16,7 @@ use super::{
     cluster::{Agent, Role, SHORT_LEASE, drover},
     job::Job,
     remote::{self, allocation, running},
-    suite,
+    slurm_rest, suite,
 };
 use crate::{
     builds,
@@ -41,7 +41,8 @@ pub(crate) fn need() -> Result<()> {
     if !Path::new("/sys/fs/cgroup/pids").exists() && !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
         return Err(Skip::because("there are no cgroups in which the daemons could be found again").into());
     }
-    if ["slurmctld", "slurmd", "sbatch", "munged"].iter().any(|program| packages::find(program).is_none()) {
+    if ["slurmctld", "slurmd", "sbatch", "munged", "slurmrestd"].iter().any(|program| packages::find(program).is_none())
+    {
         script(&["install"]).run_patiently()?;
     }
     Ok(())
@@ -63,7 +64,9 @@ pub(crate) fn check() -> Result<()> {
     let result = story(&server, &mut nodes, &plugin, &cluster)
         .and_then(|()| users(&server, &mut nodes, &plugin, &cluster, &user).context("as a user"));
     let tails: Vec<String> = [&server].into_iter().chain(&nodes).map(Agent::log_tail).collect();
-    result.with_context(|| format!("the ends of the agents' logs:\n{}\n{}", tails.join("\n--\n"), cluster.log()))
+    result.with_context(|| format!("the ends of the agents' logs:\n{}\n{}", tails.join("\n--\n"), cluster.log()))?;
+    drop((server, nodes));
+    slurm_rest::check(&cluster, &plugin)
 }
 
 fn script(args: &[&str]) -> Run {
@@ -116,7 +119,7 @@ impl Cluster {
         // An ended job is forgotten while the check runs. Slurm counts from the kill, and on a busy machine a job
         // may then complete for some seconds before it shows how it ended.
         let start = script(&["start", &cluster.dir.display().to_string()]);
-        let start = start.env("ADDRESS", address).env("MIN_JOB_AGE", "20");
+        let start = start.env("ADDRESS", address).env("MIN_JOB_AGE", "20").env("REST", "1");
         start.env("SLURMD_TIMEOUT", patience.to_string()).output()?;
         fs::write(cluster.starts(), "")?;
         Ok(cluster)
@@ -136,7 +139,7 @@ impl Cluster {
         script(&["again", &self.dir.display().to_string(), part]).run()
     }
 
-    fn log(&self) -> String {
+    pub(super) fn log(&self) -> String {
         let lines = ["slurmctld", "n1"].map(|part| {
             let text = fs::read_to_string(self.dir.join(format!("log/{part}.log"))).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
@@ -171,7 +174,7 @@ impl Cluster {
     }
 
     /// The number of the only job.
-    fn one(&self) -> Result<String> {
+    pub(super) fn one(&self) -> Result<String> {
         let mut jobs = self.jobs()?;
         ensure!(jobs.len() == 1, "one job expected, there are {jobs:?}");
         Ok(jobs.remove(0).0)
@@ -181,12 +184,12 @@ impl Cluster {
         until("no job that has not ended", BOUND, || Ok(self.jobs()?.is_empty().then_some(())))
     }
 
-    fn starts(&self) -> PathBuf {
+    pub(super) fn starts(&self) -> PathBuf {
         self.dir.join("starts")
     }
 
     /// Process and job of each start of the work.
-    fn started(&self) -> Vec<(u32, String)> {
+    pub(super) fn started(&self) -> Vec<(u32, String)> {
         let text = fs::read_to_string(self.starts()).unwrap_or_default();
         let start = |line: &str| line.split_once(' ').and_then(|(pid, job)| Some((pid.parse().ok()?, job.to_owned())));
         text.lines().filter_map(start).collect()
@@ -211,16 +214,23 @@ impl Cluster {
 
     /// Everything that hosts rely on, of the plugin as it is, with jobs of a user.
     fn conforms(&self, plugin: &Path, user: &Account) -> Result<()> {
-        let (config, tasks) = (self.dir.join("plugin.hcl"), self.dir.join("tasks.json"));
+        let config = self.dir.join("plugin.hcl");
         fs::write(&config, format!("{}\nuser = {:?}", self.plugin(), user.name))?;
+        let looked_at = ["process tracking", "submission", "locks", "clock", "directories of users"];
+        suite::doctor(&config, plugin, &looked_at)?;
+        self.passes(&config, plugin)
+    }
+
+    /// The conformance suite with a configuration of the plugin.
+    pub(super) fn passes(&self, config: &Path, plugin: &Path) -> Result<()> {
+        let tasks = self.dir.join("tasks.json");
         let roles = json!({
             "script": {"command": "/bin/sh", "args": ["-c", "@SCRIPT@"]},
             "fails": {"command": "/bin/true", "partition": "nope"},
         });
         fs::write(&tasks, roles.to_string())?;
-        let looked_at = ["process tracking", "submission", "locks", "clock", "directories of users"];
-        suite::doctor(&config, plugin, &looked_at)?;
-        let report = suite::run(["-config".into(), config.into(), "-task".into(), tasks.into(), plugin.into()])?;
+        let report =
+            suite::run(["-config".into(), config.to_owned().into(), "-task".into(), tasks.into(), plugin.into()])?;
         ensure!(report.failed.is_empty(), "{:#?}", report.failed);
         ensure!(report.passed > 90, "too few checks passed: {}", report.passed);
         eprintln!("    {} checks of the conformance suite passed", report.passed);
@@ -278,7 +288,7 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cluster: &Cluste
 
 /// A group with a high count is a job array, of which each job is by itself: also the one whose own number is that of
 /// the array, by which Slurm would end all.
-fn arrays(server: &Agent, cluster: &Cluster) -> Result<()> {
+pub(super) fn arrays(server: &Agent, cluster: &Cluster) -> Result<()> {
     let config =
         json!({"command": "/bin/sh", "args": ["-c", "[ -z \"$SLURM_ARRAY_TASK_ID\" ] && echo alone; exec sleep 600"]});
     let resources = json!({"Resources": {"CPU": 1, "MemoryMB": 100}});
@@ -493,7 +503,7 @@ fn alive(pid: u32) -> bool {
 }
 
 /// The job and its process are the same, and the log goes on without a gap.
-fn same(server: &Agent, cluster: &Cluster, id: &str, after: &str) -> Result<()> {
+pub(super) fn same(server: &Agent, cluster: &Cluster, id: &str, after: &str) -> Result<()> {
     remote::counts_after(server, after)?;
     ensure!(cluster.one()? == id, "another job after {after}");
     let started = cluster.started();
@@ -502,7 +512,7 @@ fn same(server: &Agent, cluster: &Cluster, id: &str, after: &str) -> Result<()> 
 }
 
 /// One whose end is tried again at once, elsewhere or not.
-fn job(cluster: &Cluster) -> Value {
+pub(super) fn job(cluster: &Cluster) -> Value {
     let script = WORK.replace("@STARTS@", &cluster.starts().display().to_string());
     let config = json!({"command": "/bin/sh", "args": ["-c", script]});
     let task = json!({
