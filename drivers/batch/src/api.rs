@@ -1,22 +1,19 @@
 //! The calls of Batch's API.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
-
 use aws::answer::{Trouble, What};
+use aws::definitions::Definitions;
 use aws::driver::Service as _;
 use aws::marks::{OWNER, Tag, text_tags};
 use aws::named::Named;
-use aws::{Answer, Session, lock};
+use aws::pages::{self, Paged};
+use aws::{Answer, Session};
 use aws_sdk_batch::Client;
 use aws_sdk_batch::types::{
-    ComputeEnvironmentDetail, JobDefinition, JobDefinitionType, JobDetail, JobQueueDetail, JobStatus, JobSummary,
-    JobTimeout, KeyValuesPair, RetryStrategy,
+    ComputeEnvironmentDetail, JobDefinition, JobDefinitionType, JobDetail, JobQueueDetail, JobStatus, KeyValuesPair,
 };
 use driver_sdk::RemoteError;
 
 use crate::definition::{Made, usable};
-use crate::plan::Plan;
 
 /// Most ids of one DescribeJobs, and most jobs of one page of ListJobs with a filter (their API references).
 pub(crate) const BATCH: usize = 100;
@@ -25,10 +22,8 @@ pub(crate) const BATCH: usize = 100;
 pub struct Api {
     pub(crate) session: Session<Client>,
     pub(crate) queue: Named,
-    /// Names of definitions that are made here → ARN of the revision.
-    made: Mutex<HashMap<String, String>>,
-    /// Of many starts of one job the first makes its definition.
-    registering: tokio::sync::Mutex<()>,
+    /// ARNs of the revisions that are made here.
+    made: Definitions<String>,
 }
 
 /// Which jobs to list.
@@ -42,7 +37,7 @@ pub(crate) enum Listing {
 impl Api {
     /// Asks nothing yet.
     pub(crate) fn new(session: Session<Client>, queue: Named) -> Self {
-        Self { session, queue, made: Mutex::default(), registering: tokio::sync::Mutex::default() }
+        Self { session, queue, made: Definitions::default() }
     }
 
     async fn client(&self) -> Client {
@@ -73,13 +68,13 @@ impl Api {
         Ok(self.session.ask("look at jobs", call).await?.jobs.unwrap_or_default())
     }
 
-    /// One page of a listing of the queue, and where to go on (ListJobs).
+    /// ARNs of a page of a listing of the queue (ListJobs).
     pub(crate) async fn list(
         &self,
         listing: Listing,
         from: Option<String>,
         size: usize,
-    ) -> Result<(Vec<JobSummary>, Option<String>), Trouble> {
+    ) -> Result<Paged<String>, Trouble> {
         let call = self.client().await.list_jobs().job_queue(&self.queue.given).set_next_token(from);
         let call = call.set_max_results(i32::try_from(size.clamp(1, BATCH)).ok());
         let call = match listing {
@@ -87,27 +82,8 @@ impl Api {
             Listing::In(status) => call.job_status(status),
         };
         let answer = self.session.ask("list jobs", call.send()).await?;
-        Ok((answer.job_summary_list.unwrap_or_default(), answer.next_token.filter(|t| !t.is_empty())))
-    }
-
-    /// Submits a job; its ARN, and its id (SubmitJob). One attempt, whatever the definition says: who restarts tasks
-    /// is the scheduler. The SDK repeats nothing: the service takes no token, and a second request makes a second job.
-    pub(crate) async fn submit(&self, plan: &Plan) -> Result<String, Trouble> {
-        let clients = self.session.clients().await;
-        let call = clients
-            .once
-            .submit_job()
-            .job_name(&plan.name)
-            .job_queue(&self.queue.given)
-            .job_definition(&plan.definition)
-            .container_overrides(plan.overrides.clone())
-            .retry_strategy(RetryStrategy::builder().attempts(1).build())
-            .set_parameters((!plan.parameters.is_empty()).then(|| plan.parameters.clone()))
-            .set_timeout(plan.timeout.map(|s| JobTimeout::builder().attempt_duration_seconds(s).build()))
-            .set_share_identifier(plan.share.clone())
-            .set_scheduling_priority_override(plan.priority)
-            .set_tags(Some(plan.tags.clone()));
-        Ok(self.session.ask("submit the job", call.send()).await?.job_arn.unwrap_or_default())
+        let jobs = answer.job_summary_list.unwrap_or_default().into_iter();
+        Ok((jobs.filter_map(|job| job.job_arn).collect(), pages::next(answer.next_token)))
     }
 
     /// Tells a job to end: one that has not started is cancelled (TerminateJob).
@@ -127,21 +103,16 @@ impl Api {
     /// The newest active revision of a name, or the revision that is named (DescribeJobDefinitions).
     async fn newest(&self, given: &str) -> Result<Option<JobDefinition>, Trouble> {
         let call = self.client().await.describe_job_definitions();
-        let exact = given.contains(':');
-        let (mut newest, mut from) = (None, None);
-        loop {
-            let call = call.clone().set_next_token(from);
-            let call = match exact {
-                true => call.job_definitions(given),
-                false => call.job_definition_name(given).status("ACTIVE"),
-            };
-            let answer = self.session.ask("read the job definition", call.send()).await?;
-            newest = answer.job_definitions.unwrap_or_default().into_iter().chain(newest).max_by_key(|d| d.revision());
-            from = answer.next_token.filter(|t| !t.is_empty());
-            if from.is_none() {
-                return Ok(newest);
-            }
-        }
+        let call = match given.contains(':') {
+            true => call.job_definitions(given),
+            false => call.job_definition_name(given).status("ACTIVE"),
+        };
+        let page = async |from| {
+            let call = call.clone().set_next_token(from).send();
+            let answer = self.session.ask("read the job definition", call).await?;
+            Ok::<_, Trouble>((answer.job_definitions.unwrap_or_default(), pages::next(answer.next_token)))
+        };
+        Ok(pages::all(usize::MAX, page).await?.into_iter().max_by_key(|d| d.revision()))
     }
 
     /// ARN of the revision that the job means now.
@@ -155,25 +126,19 @@ impl Api {
     }
 
     /// ARN of the definition with this content, which is registered when there is none (RegisterJobDefinition).
-    #[expect(clippy::await_holding_invalid_type, reason = "a definition is made once for all who want it")]
     pub(crate) async fn made(&self, made: &Made) -> Answer<String> {
         let name = made.name();
-        let _turn = self.registering.lock().await;
-        if let Some(known) = lock(&self.made).get(&name) {
-            return Ok(known.clone());
-        }
-        let arn = match self.newest(&name).await? {
-            Some(known) => known.job_definition_arn.unwrap_or_default(),
-            None => {
-                let container = made.container();
-                let call = self.client().await.register_job_definition().job_definition_name(&name);
-                let call = call.r#type(JobDefinitionType::Container).platform_capabilities(made.platform());
-                let owner = text_tags(OWNER, &made.owner).into_iter().collect();
-                let call = call.container_properties(container).set_tags(Some(owner)).send();
-                self.session.ask("register the job definition", call).await?.job_definition_arn.unwrap_or_default()
+        let find_or_register = async {
+            if let Some(known) = self.newest(&name).await? {
+                return Ok(known.job_definition_arn.unwrap_or_default());
             }
+            let call = self.client().await.register_job_definition().job_definition_name(&name);
+            let call = call.r#type(JobDefinitionType::Container).platform_capabilities(made.platform());
+            let owner = text_tags(OWNER, &made.owner).into_iter().collect();
+            let call = call.container_properties(made.container()).set_tags(Some(owner)).send();
+            let answer = self.session.ask("register the job definition", call).await?;
+            Ok(answer.job_definition_arn.unwrap_or_default())
         };
-        lock(&self.made).insert(name, arn.clone());
-        Ok(arn)
+        self.made.made(&name, find_or_register).await
     }
 }

@@ -56,9 +56,7 @@ impl PluginConfig {
                 false => Ok(None),
             };
         };
-        let queue = Named::of(QUEUE, given)?;
-        queue.in_region(QUEUE, self.region.as_deref())?;
-        Ok(Some(queue))
+        Named::of(QUEUE, given, self.region.as_deref()).map(Some)
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use aws::Answer;
 use aws::marks::fingerprint;
-use aws::size::{fargate_size, resources};
+use aws::size::{asked, fargate_size};
 use aws_sdk_batch::types::{
     AssignPublicIp, ContainerProperties, JobDefinition, LogConfiguration, LogDriver, NetworkConfiguration,
     PlatformCapability, RepositoryCredentials, ResourceRequirement, ResourceType, RuntimePlatform, Secret,
@@ -43,19 +43,13 @@ pub(crate) struct Made {
 
 /// vCPUs and MiB. Of `resources`, 1024 of `cpu` are one vCPU.
 fn size(options: &TaskOptions, request: &Ensure) -> Answer<(String, String)> {
-    let (units, memory) = resources(&request.task);
-    let units = options.vcpus.map_or(units, |vcpus| (vcpus * 1024.0).ceil() as u32);
-    let memory = options.memory.unwrap_or(memory);
+    let units = options.vcpus.map(|vcpus| (vcpus * 1024.0).ceil() as u32);
+    let (units, memory) = asked(&request.task, units, options.memory);
     if !options.is_fargate() {
         // Whole vCPUs, at least one, and 4 MiB (RegisterJobDefinition, `resourceRequirements`).
         return Ok((units.div_ceil(1024).max(1).to_string(), memory.max(4).to_string()));
     }
-    let (units, memory) = fargate_size(units, memory).ok_or_else(|| {
-        RemoteError::wrong_request(format!(
-            "no size of Fargate has {} vCPUs and {memory} MiB; the largest has 16 and 122880",
-            f64::from(units) / 1024.0
-        ))
-    })?;
+    let (units, memory) = fargate_size(units, memory, ("vCPUs", 1024))?;
     Ok(((f64::from(units) / 1024.0).to_string(), memory.to_string()))
 }
 

@@ -1,13 +1,13 @@
 //! What jobs will need of the queue, looked at for `drover driver doctor`.
 
-use aws::LogPlace;
-use aws::doctor::right;
+use aws::doctor::{logs, no_place, right};
 use aws::marks::acknowledged_tag;
 use aws::provider::Place as _;
-use aws_sdk_batch::types::{CeState, CeStatus, ComputeEnvironmentDetail, JobQueueDetail, JobStatus, JqState, JqStatus};
+use aws_sdk_batch::types::{CeState, CeStatus, ComputeEnvironmentDetail, JobStatus};
 use driver_sdk::Finding;
 
 use crate::api::{Api, Listing};
+use crate::look::LOG_GROUP;
 use crate::provider::Queue;
 
 /// Id of a job that there is not: what may be done to it may be done to others, and nothing comes of it.
@@ -16,58 +16,45 @@ const NOBODY: &str = "00000000-0000-4000-8000-000000000000";
 /// Looks at everything; starts nothing.
 pub(crate) async fn examine(api: &Api) -> Vec<Finding> {
     let queue = match api.queue().await {
-        Ok(queue) => queue,
-        Err(why) => {
-            let remedy = "check `job_queue` and `region`, the credentials of the agent's user, and its clock: AWS \
-                refuses what is signed some minutes ahead or late";
-            return vec![Finding::fail("queue", why, remedy)];
-        }
+        Ok(queue) => Queue(queue),
+        Err(why) => return no_place("queue", "job_queue", why),
     };
     let mut findings = vec![of_queue(&queue)];
-    let order = queue.compute_environment_order().iter();
+    let order = queue.0.compute_environment_order().iter();
     let arns: Vec<String> = order.filter_map(|o| o.compute_environment()).map(str::to_owned).collect();
     match api.environments(arns).await {
         Ok(environments) => findings.extend(environments.iter().map(of_environment)),
         Err(why) => findings.push(right("batch:DescribeComputeEnvironments", Some(why), Some("word on environments"))),
     }
-    let arn = Queue(queue).arn().to_owned();
-    let place = arn.split(":job-queue/").next().unwrap_or_default();
+    let place = queue.arn().split(":job-queue/").next().unwrap_or_default();
     let nobody = format!("{place}:job/{NOBODY}");
-    let logs = LogPlace { group: "/aws/batch/job".into(), region: String::new(), stream: NOBODY.into() };
     let listed = api.list(Listing::In(JobStatus::Running), None, 1).await.err();
     findings.extend([
         right("batch:ListJobs", listed, None),
         right("batch:DescribeJobs", api.jobs(vec![nobody.clone()]).await.err(), None),
         right("batch:TerminateJob", api.terminate(&nobody, "drover driver doctor".into()).await.err(), None),
         right("batch:TagResource", api.tag(&nobody, vec![acknowledged_tag()]).await.err(), None),
-        right(
-            "logs:GetLogEvents",
-            api.session.events(&logs, None).await.err(),
-            Some("`drover alloc logs` of its tasks"),
-        ),
+        logs(&api.session, LOG_GROUP, NOBODY).await,
     ]);
     findings
 }
 
-fn word(text: Option<&str>) -> &str {
-    text.unwrap_or("unknown")
-}
-
-fn of_queue(queue: &JobQueueDetail) -> Finding {
-    let (state, status) = (queue.state().map(JqState::as_str), queue.status().map(JqStatus::as_str));
-    let found = format!("{}: {}, {}", queue.job_queue_arn().unwrap_or_default(), word(state), word(status));
+fn of_queue(queue: &Queue) -> Finding {
+    let (state, status) = queue.words();
+    let found = format!("{}: {state}, {status}", queue.arn());
     match (state, status) {
-        (Some("ENABLED"), Some("VALID")) => Finding::pass("queue", found),
+        ("ENABLED", "VALID") => Finding::pass("queue", found),
         _ => Finding::fail("queue", found, "enable the queue, or name one that is ENABLED and VALID"),
     }
 }
 
 fn of_environment(of: &ComputeEnvironmentDetail) -> Finding {
     let what = format!("compute environment {}", of.compute_environment_name().unwrap_or_default());
-    let (state, status) = (of.state().map(CeState::as_str), of.status().map(CeStatus::as_str));
-    let found = format!("{}, {}: {}", word(state), word(status), of.status_reason().unwrap_or("no reason given"));
+    let state = of.state().map_or("unknown", CeState::as_str);
+    let status = of.status().map_or("unknown", CeStatus::as_str);
+    let found = format!("{state}, {status}: {}", of.status_reason().unwrap_or("no reason given"));
     match (state, status) {
-        (Some("ENABLED"), Some("VALID")) => Finding::pass(what, found),
+        ("ENABLED", "VALID") => Finding::pass(what, found),
         _ => Finding::warning(
             what,
             found,
@@ -78,6 +65,7 @@ fn of_environment(of: &ComputeEnvironmentDetail) -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use aws_sdk_batch::types::{JobQueueDetail, JqState, JqStatus};
     use driver_sdk::Verdict;
 
     use super::*;
@@ -86,7 +74,7 @@ mod tests {
     fn a_queue_that_cannot_run_anything_is_told() {
         let queue = |state: JqState, status: JqStatus| {
             let queue = JobQueueDetail::builder().job_queue_name("q").job_queue_arn("a").state(state).status(status);
-            of_queue(&queue.build()).verdict
+            of_queue(&Queue(queue.build())).verdict
         };
         assert_eq!(queue(JqState::Enabled, JqStatus::Valid), Verdict::Pass);
         assert_eq!(queue(JqState::Disabled, JqStatus::Valid), Verdict::Fail);

@@ -1,21 +1,19 @@
 //! The driver: what `lib/aws` needs to know of Batch besides its calls.
 
-use std::time::SystemTime;
-
 use aws::driver::{Service, Settings};
 use aws::named::Named;
+use aws::once;
 use aws::provider::Place as _;
 use aws::site::Site;
 use aws::{Answer, SdkConfig, Session};
 use aws_sdk_batch::Client;
-use aws_sdk_batch::types::{JqState, JqStatus};
 use driver_sdk::{Description, Ensure, Ensured, Error, Finding, async_trait};
 
 use crate::api::Api;
 use crate::config::PluginConfig;
+use crate::doctor;
 use crate::options::TaskOptions;
 use crate::provider::Queue;
-use crate::{doctor, start};
 
 /// The driver `batch`.
 pub type Driver = aws::driver::Driver<Api>;
@@ -41,14 +39,11 @@ impl Service for Api {
     }
 
     fn able(queue: &Queue) -> Result<Vec<(&'static str, String)>, String> {
-        match (queue.0.state(), queue.0.status()) {
-            (Some(JqState::Enabled), Some(JqStatus::Valid)) => Ok(Vec::new()),
-            (state, status) => Err(format!(
-                "the job queue {} is {} and {}; it must be ENABLED and VALID",
-                queue.arn(),
-                state.map_or("unknown", JqState::as_str),
-                status.map_or("unknown", JqStatus::as_str),
-            )),
+        match queue.words() {
+            ("ENABLED", "VALID") => Ok(Vec::new()),
+            (state, status) => {
+                Err(format!("the job queue {} is {state} and {status}; it must be ENABLED and VALID", queue.arn()))
+            }
         }
     }
 
@@ -71,11 +66,11 @@ impl Service for Api {
     }
 
     async fn intent(site: &Site<Self>, request: &Ensure) -> Answer<Option<Vec<u8>>> {
-        start::intent(site, request, SystemTime::now()).await
+        once::intent(site, request).await
     }
 
     async fn ensure(site: &Site<Self>, request: &Ensure) -> Answer<Ensured> {
-        start::ensure(site, request).await
+        once::ensure(site, request).await
     }
 
     async fn examine(&self) -> Vec<Finding> {

@@ -6,12 +6,13 @@
 //! look.rs                 what a job of Batch says about its instance: pure
 //! api.rs                  the calls
 //! provider.rs             Batch as `lib/aws` sees it
-//! start.rs                starts: nothing is sent twice while the first may have arrived
+//! start.rs                starts, as `lib/aws` sees them
 //! doctor.rs               what jobs will need of the queue
 //! driver.rs               the driver
 //! ```
 //!
-//! What is not Batch's own (jobs by key and by handle, ends, listings, logs, the loop that looks) is in `lib/aws`.
+//! What is not Batch's own (starts without a token, jobs by key and by handle, ends, listings, logs, the loop that
+//! looks) is in `lib/aws`.
 //!
 //! Must never know: the server, the node agent, job files. Begin reading at [`Driver`].
 

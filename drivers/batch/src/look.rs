@@ -4,13 +4,14 @@ use std::time::{Duration, SystemTime};
 
 use aws::LogPlace;
 use aws::absence::gone;
+use aws::ends::{attributes, strange, with_code, without_code};
 use aws::marks::Marks;
 use aws_sdk_batch::types::{JobDetail, JobStatus, LogDriver};
 use driver_sdk::{InstanceState, Observation, TaskExit};
 
 /// Where the output of containers goes whose definition names no other group (RegisterJobDefinition,
 /// `logConfiguration`: the log driver is awslogs by default).
-const LOG_GROUP: &str = "/aws/batch/job";
+pub(crate) const LOG_GROUP: &str = "/aws/batch/job";
 
 /// Milliseconds since 1970; 0 = never.
 pub(crate) fn time(at: Option<i64>) -> Option<SystemTime> {
@@ -68,14 +69,8 @@ fn exit(job: &JobDetail) -> TaskExit {
     match job.container().and_then(|c| c.exit_code()).or(attempt) {
         // SUCCEEDED means that the exit code was 0.
         None if succeeded => TaskExit::default(),
-        Some(code) if succeeded || code != 0 => {
-            let signal = if (129..=128 + 64).contains(&code) { code - 128 } else { 0 };
-            TaskExit { exit_code: code, signal, oom_killed, error: None }
-        }
-        _ => {
-            let error = if told.is_empty() { "Batch tells no exit code and no reason".to_owned() } else { told };
-            TaskExit { exit_code: -1, oom_killed, error: Some(error), ..TaskExit::default() }
-        }
+        Some(code) if succeeded || code != 0 => with_code(code, oom_killed),
+        _ => without_code("Batch", told, oom_killed),
     }
 }
 
@@ -83,8 +78,7 @@ fn exit(job: &JobDetail) -> TaskExit {
 pub(crate) fn observation(job: &JobDetail, marks: &Marks) -> Observation {
     let status = job.status().map(JobStatus::as_str).unwrap_or_default();
     let Some(state) = state(job.status()) else {
-        let why = format!("Batch says that the job is {status:?}, which is no status that is known");
-        return Observation::unknown(marks.key.as_str(), why);
+        return strange("Batch", "job", status, marks);
     };
     let ended = state == InstanceState::Exited;
     if ended && marks.acknowledged {
@@ -117,10 +111,7 @@ pub(crate) fn observation(job: &JobDetail, marks: &Marks) -> Observation {
             .and_then(|c| c.network_interfaces().iter().find_map(|i| i.private_ipv4_address()))
             .unwrap_or_default()
             .to_owned(),
-        attributes: facts
-            .into_iter()
-            .filter_map(|(k, v)| Some((k.to_owned(), v.filter(|v| !v.is_empty())?.to_owned())))
-            .collect(),
+        attributes: attributes(facts),
         epoch: marks.epoch,
         ..Observation::default()
     }

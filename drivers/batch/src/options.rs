@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use aws::request::{is_free_tag, one_of};
+use aws::request::{either, free_tags, one_of};
 use driver_sdk::{DriverConfig, Error};
 
 /// A task's `config`: a job of a `job_definition` that exists, or of one that is made from `image`.
@@ -64,15 +64,7 @@ impl TaskOptions {
     fn check(&self) -> Result<(), Error> {
         let wrong = |why: String| Err(Error::invalid(why));
         let given = |value: &Option<String>| value.as_deref().is_some_and(|v| !v.is_empty());
-        match (given(&self.job_definition), given(&self.image)) {
-            (false, false) => {
-                return wrong("config names neither a job_definition nor an image; give one of the two".into());
-            }
-            (true, true) => {
-                return wrong("config has both a job_definition and an image; remove one of the two".into());
-            }
-            _ => {}
-        }
+        either("config", ("a job_definition", given(&self.job_definition)), ("an image", given(&self.image)))?;
         let of_image = [
             ("platform", given(&self.platform)),
             ("architecture", given(&self.architecture)),
@@ -110,17 +102,8 @@ impl TaskOptions {
         if self.scheduling_priority.is_some_and(|p| p > 9999) {
             return wrong("config.scheduling_priority may be 0 to 9999".into());
         }
-        if let Some((key, value)) = self.tags.iter().find(|(key, value)| !is_free_tag(key, value)) {
-            return wrong(format!(
-                "config.tags has {key:?} = {value:?}; tags have at most 128 and 256 letters, digits and \" +-=._:/@\", \
-                    and keys that begin with aws: or drover: are taken"
-            ));
-        }
-        // The service takes 50 (TagResource), and ours are among them.
-        if self.tags.len() > 30 {
-            return wrong(format!("config.tags has {} tags, at most 30 can be given", self.tags.len()));
-        }
-        Ok(())
+        let tags = self.tags.iter().map(|(key, value)| (format!("{key:?} = {value:?}"), key.as_str(), value.as_str()));
+        free_tags("config.tags", "tags have", tags)
     }
 
     /// Whether only sizes of Fargate will do.

@@ -12,7 +12,7 @@ use crate::options::TaskOptions;
 
 /// Everything that SubmitJob is told, besides the queue.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Plan {
+pub struct Plan {
     pub(crate) name: String,
     /// ARN of the revision.
     pub(crate) definition: String,
@@ -50,13 +50,7 @@ pub(crate) fn plan(request: &Ensure, options: &TaskOptions, definition: String) 
         let needs = requirements(vcpus.as_deref(), memory.as_deref(), options.gpus);
         overrides = overrides.set_resource_requirements((!needs.is_empty()).then_some(needs));
     }
-    let marks = Marks {
-        owner: request.owner.clone(),
-        key: request.key.clone(),
-        slot: request.slot.clone(),
-        epoch: request.epoch,
-        ..Marks::default()
-    };
+    let marks = Marks::of_start(request);
     let tags = options.tags.clone().into_iter().chain(marks.tags()).collect();
     Ok(Plan {
         name: job_name(&request.owner, &request.key),

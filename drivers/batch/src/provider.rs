@@ -4,10 +4,11 @@ use std::time::{Duration, SystemTime};
 
 use aws::answer::Trouble;
 use aws::marks::{Marks, Tag};
+use aws::pages::{self, Paged};
 use aws::provider::{Described, Place, Provider};
 use aws::{Answer, LogPlace, Session};
-use aws_sdk_batch::types::{JobDetail, JobQueueDetail, JobStatus, JobSummary};
-use driver_sdk::{Observation, RemoteError, StopTask, async_trait};
+use aws_sdk_batch::types::{JobDetail, JobQueueDetail, JobStatus, JqState, JqStatus};
+use driver_sdk::{Observation, StopTask, async_trait};
 
 use crate::api::{Api, BATCH, Listing};
 use crate::config::QUEUE;
@@ -25,30 +26,17 @@ const LIVE: [JobStatus; 5] =
 #[derive(Clone, Debug)]
 pub struct Queue(pub(crate) JobQueueDetail);
 
-impl Place for Queue {
-    fn arn(&self) -> &str {
-        self.0.job_queue_arn().unwrap_or_default()
+impl Queue {
+    /// State and status. It takes jobs when they are ENABLED and VALID.
+    pub(crate) fn words(&self) -> (&str, &str) {
+        let (state, status) = (self.0.state().map(JqState::as_str), self.0.status().map(JqStatus::as_str));
+        (state.unwrap_or("unknown"), status.unwrap_or("unknown"))
     }
 }
 
-fn arns(page: Vec<JobSummary>) -> Vec<String> {
-    page.into_iter().filter_map(|job| job.job_arn).collect()
-}
-
-/// Where a listing goes on: number of the status, and the service's own token.
-fn read_token(token: Option<&str>) -> Answer<(usize, Option<String>)> {
-    let Some(token) = token else { return Ok((0, None)) };
-    let wrong = || RemoteError::wrong_request(format!("{token:?} is no page token of this driver"));
-    let (number, rest) = token.split_once('/').ok_or_else(wrong)?;
-    let number = number.parse().ok().filter(|n| *n < LIVE.len()).ok_or_else(wrong)?;
-    Ok((number, (!rest.is_empty()).then(|| rest.to_owned())))
-}
-
-/// The token of what follows a page of status `number`.
-fn next_token(number: usize, next: Option<String>) -> Option<String> {
-    match next {
-        Some(next) => Some(format!("{number}/{next}")),
-        None => (number + 1 < LIVE.len()).then(|| format!("{}/", number + 1)),
+impl Place for Queue {
+    fn arn(&self) -> &str {
+        self.0.job_queue_arn().unwrap_or_default()
     }
 }
 
@@ -96,30 +84,17 @@ impl Provider for Api {
 
     // DescribeJobs has no word for a job that it does not know: it leaves it out.
     async fn describe(&self, ids: Vec<String>) -> Result<Described<JobDetail>, Trouble> {
-        if ids.is_empty() {
-            return Ok(Described { tasks: Vec::new(), missing: Vec::new(), failed: Vec::new() });
-        }
         let tasks = self.jobs(ids.clone()).await?;
         let missing = ids.into_iter().filter(|id| !tasks.iter().any(|t| t.job_arn() == Some(id))).collect();
         Ok(Described { tasks, missing, failed: Vec::new() })
     }
 
-    async fn of_key(&self, key: &str, owner: &str) -> Answer<Vec<JobDetail>> {
-        let (mut found, mut from) = (Vec::new(), None);
-        loop {
-            let (page, next) = self.list(Listing::Named(job_name(owner, key)), from, BATCH).await?;
-            found.extend(self.describe(arns(page)).await?.tasks);
-            from = next;
-            if from.is_none() {
-                return Ok(found);
-            }
-        }
+    async fn of_key(&self, key: &str, owner: &str, from: Option<String>) -> Answer<Paged<String>> {
+        Ok(self.list(Listing::Named(job_name(owner, key)), from, BATCH).await?)
     }
 
-    async fn live(&self, from: Option<String>, size: usize) -> Answer<(Vec<String>, Option<String>)> {
-        let (number, from) = read_token(from.as_deref())?;
-        let (page, next) = self.list(Listing::In(LIVE[number].clone()), from, size).await?;
-        Ok((arns(page), next_token(number, next)))
+    async fn live(&self, from: Option<String>, size: usize) -> Answer<Paged<String>> {
+        pages::in_turn(&LIVE, from, |status, from| self.list(Listing::In(status.clone()), from, size)).await
     }
 
     async fn stop(&self, id: &str, epoch: u64) -> Result<(), Trouble> {
@@ -151,22 +126,5 @@ impl Provider for Api {
 
     fn no_log() -> &'static str {
         "the job has no log stream: it never started, or its definition has another log driver than awslogs"
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_listing_goes_through_all_statuses() {
-        assert_eq!(read_token(None), Ok((0, None)));
-        assert_eq!(next_token(0, Some("a/b".into())).as_deref(), Some("0/a/b"));
-        assert_eq!(read_token(Some("0/a/b")), Ok((0, Some("a/b".into()))));
-        assert_eq!(read_token(next_token(3, None).as_deref()), Ok((4, None)));
-        assert_eq!(next_token(4, None), None);
-        for wrong in ["", "x", "9/", "a/b"] {
-            assert!(matches!(read_token(Some(wrong)), Err(RemoteError::WrongRequest(_))), "{wrong}");
-        }
     }
 }

@@ -300,8 +300,12 @@ async fn a_definition_that_there_is_not_is_an_error_of_the_job() {
     let cloud = Cloud::start();
     let plugin = cloud.plugin("5m").await;
     let missing = json!({"job_definition": "no-such"});
-    let refused = plugin.ensure(start_of(KEY, 1, true, &[], &missing)).await.expect_err("refused");
+    let asked = plugin.ensure(start_of(KEY, 1, true, &[], &missing));
+    // What is not certain is asked for again for 40 s, and is then such an error, too.
+    let answer = tokio::time::timeout(Duration::from_secs(20), asked).await.expect("it is not asked for again");
+    let refused = answer.expect_err("refused");
     assert!(matches!(&refused, RemoteError::WrongRequest(why) if why.contains("no-such")), "{refused}");
+    cloud.set(|s| assert!(s.jobs.is_empty()));
 }
 
 /// A definition is registered once for all jobs of its content; a second plugin finds it.

@@ -1,13 +1,14 @@
 //! The calls: each within the budget, each error with what was attempted.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use aws::Session;
 use aws::answer::{Trouble, What};
+use aws::definitions::Definitions;
 use aws::named::Named;
+use aws::pages::{self, Paged};
 use aws_sdk_ecs::operation::run_task::RunTaskError;
-use aws_sdk_ecs::types::{DesiredStatus, Failure, Tag, Task, TaskField};
+use aws_sdk_ecs::types::{DesiredStatus, Failure, Tag, Task, TaskDefinition, TaskField};
 
 use crate::definition::{Known, Made};
 use crate::plan::Plan;
@@ -50,16 +51,13 @@ pub(crate) enum Listing<'a> {
 pub struct Api {
     pub(crate) session: Session<aws_sdk_ecs::Client>,
     pub(crate) cluster: Named,
-    /// Revisions of definitions never change.
-    definitions: Mutex<HashMap<String, Arc<Known>>>,
-    /// Of many starts of one job the first makes its definition.
-    registering: tokio::sync::Mutex<()>,
+    definitions: Definitions<Arc<Known>>,
 }
 
 impl Api {
     /// Asks nothing yet.
     pub(crate) fn new(session: Session<aws_sdk_ecs::Client>, cluster: Named) -> Self {
-        Self { session, cluster, definitions: Mutex::default(), registering: tokio::sync::Mutex::default() }
+        Self { session, cluster, definitions: Definitions::default() }
     }
 
     /// The cluster's region.
@@ -139,13 +137,13 @@ impl Api {
         Ok((answer.tasks.unwrap_or_default(), answer.failures.unwrap_or_default()))
     }
 
-    /// One page of a listing: ARNs and where to go on.
+    /// ARNs of a page of a listing.
     pub(crate) async fn list(
         &self,
         listing: Listing<'_>,
         from: Option<String>,
         size: usize,
-    ) -> Result<(Vec<String>, Option<String>), Trouble> {
+    ) -> Result<Paged<String>, Trouble> {
         let size = i32::try_from(size.clamp(1, BATCH)).ok();
         let call = self
             .session
@@ -162,7 +160,7 @@ impl Api {
             Listing::Ended => call.desired_status(DesiredStatus::Stopped),
         };
         let answer = self.session.ask("list tasks", call.send()).await?;
-        Ok((answer.task_arns.unwrap_or_default(), answer.next_token.filter(|t| !t.is_empty())))
+        Ok((answer.task_arns.unwrap_or_default(), pages::next(answer.next_token)))
     }
 
     /// Tells a task to end.
@@ -191,42 +189,32 @@ impl Api {
             .map(drop)
     }
 
-    fn definitions(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Known>>> {
-        self.definitions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn learn(&self, known: Known) -> Arc<Known> {
-        let known = Arc::new(known);
-        self.definitions().insert(known.arn.clone(), known.clone());
-        known
+    fn learn(&self, definition: Option<&TaskDefinition>) -> Arc<Known> {
+        let known = definition.map(Known::of).unwrap_or_default();
+        self.definitions.learn(&known.arn.clone(), Arc::new(known))
     }
 
     /// A task definition by family, family:revision or ARN.
     pub(crate) async fn definition(&self, name: &str) -> Result<Arc<Known>, Trouble> {
-        if let Some(known) = self.definitions().get(name) {
-            return Ok(known.clone());
+        if let Some(known) = self.definitions.known(name) {
+            return Ok(known);
         }
         let call = self.session.clients().await.service.describe_task_definition().task_definition(name).send();
         let answer = self.session.ask("read the task definition", call).await?;
-        Ok(self.learn(answer.task_definition().map(Known::of).unwrap_or_default()))
+        Ok(self.learn(answer.task_definition()))
     }
 
     /// The definition with this content, which is made when there is none.
-    #[expect(clippy::await_holding_invalid_type, reason = "a definition is made once for all who want it")]
     pub(crate) async fn made(&self, made: &Made, owner_tag: Vec<Tag>) -> Result<Arc<Known>, driver_sdk::RemoteError> {
         let family = made.family();
-        let _turn = self.registering.lock().await;
-        if let Some(known) = self.definitions().get(&family) {
-            return Ok(known.clone());
-        }
-        let known = match self.definition(&family).await {
-            Ok(known) => known,
-            // The service has no code of its own for a definition that does not exist.
-            Err(trouble) if trouble.is("ClientException") => self.register(made, &family, owner_tag).await?,
-            Err(trouble) => return Err(trouble.into()),
+        let find_or_register = async {
+            match self.definition(&family).await {
+                // The service has no code of its own for a definition that does not exist.
+                Err(trouble) if trouble.is("ClientException") => self.register(made, &family, owner_tag).await,
+                found => Ok(found?),
+            }
         };
-        self.definitions().insert(family, known.clone());
-        Ok(known)
+        self.definitions.made(&family, find_or_register).await
     }
 
     async fn register(&self, made: &Made, family: &str, tags: Vec<Tag>) -> Result<Arc<Known>, driver_sdk::RemoteError> {
@@ -246,6 +234,6 @@ impl Api {
             .set_execution_role_arn(execution_role)
             .set_tags(Some(tags));
         let answer = self.session.ask("register the task definition", call.send()).await?;
-        Ok(self.learn(answer.task_definition().map(Known::of).unwrap_or_default()))
+        Ok(self.learn(answer.task_definition()))
     }
 }

@@ -49,10 +49,9 @@ impl PluginConfig {
     /// Checks what the schema cannot.
     pub(crate) fn cluster(&self) -> Result<Named, Error> {
         // The name that the service itself gives to the cluster that nobody has named.
-        let cluster = Named::of(CLUSTER, self.cluster.as_deref().filter(|c| !c.is_empty()).unwrap_or("default"))?;
+        let given = self.cluster.as_deref().filter(|c| !c.is_empty()).unwrap_or("default");
         pace(self.requests_per_second, self.poll_interval)?;
-        cluster.in_region(CLUSTER, self.region.as_deref())?;
-        Ok(cluster)
+        Named::of(CLUSTER, given, self.region.as_deref())
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use aws::LogPlace;
-use aws::size::{fargate_size, resources};
+use aws::size::{asked, fargate_size};
 use aws_sdk_ecs::types::{
     Compatibility, ContainerDefinition, CpuArchitecture, LogConfiguration, LogDriver, NetworkMode, OsFamily,
     PortMapping, RepositoryCredentials, RuntimePlatform, TaskDefinition,
@@ -112,15 +112,10 @@ impl Made {
         owner: &str,
         region: &str,
     ) -> Result<Self, RemoteError> {
-        let (cpu, memory) = resources(task);
-        let (cpu, memory) = (options.cpu.unwrap_or(cpu), options.memory.unwrap_or(memory));
+        let (cpu, memory) = asked(task, options.cpu, options.memory);
         let fargate = options.is_fargate();
         let (cpu, memory) = if fargate {
-            fargate_size(cpu, memory).ok_or_else(|| {
-                RemoteError::wrong_request(format!(
-                    "no size of Fargate has {cpu} CPU units and {memory} MiB; the largest has 16384 and 122880"
-                ))
-            })?
+            fargate_size(cpu, memory, ("CPU units", 1))?
         } else {
             // The service takes no task of less.
             (cpu.max(128), memory.max(6))

@@ -1,7 +1,6 @@
 //! What tasks will need of the cluster, looked at for `drover driver doctor`.
 
-use aws::LogPlace;
-use aws::doctor::right;
+use aws::doctor::{logs, no_place, right};
 use driver_sdk::Finding;
 
 use crate::api::{Api, ClusterSeen, Listing};
@@ -14,25 +13,16 @@ const NOBODY: &str = "00000000000000000000000000000000";
 pub(crate) async fn examine(api: &Api) -> Vec<Finding> {
     let cluster = match api.cluster().await {
         Ok(cluster) => cluster,
-        Err(why) => {
-            let remedy = "check `cluster` and `region`, the credentials of the agent's user, and its clock: AWS \
-                refuses what is signed some minutes ahead or late";
-            return vec![Finding::fail("cluster", why, remedy)];
-        }
+        Err(why) => return no_place("cluster", "cluster", why),
     };
     let nobody = format!("{}/{NOBODY}", cluster.arn.replacen(":cluster/", ":task/", 1));
-    let logs = LogPlace { group: "drover-doctor".into(), region: String::new(), stream: NOBODY.into() };
     let mut findings = seen(&cluster);
     findings.extend([
         right("ecs:ListTasks", api.list(Listing::Live, None, 1).await.err(), None),
         right("ecs:DescribeTasks", api.describe(vec![nobody.clone()]).await.err(), None),
         right("ecs:StopTask", api.stop(&nobody, "drover driver doctor").await.err(), None),
         right("ecs:TagResource", api.tag(&nobody, marks::tags([acknowledged_tag()])).await.err(), None),
-        right(
-            "logs:GetLogEvents",
-            api.session.events(&logs, None).await.err(),
-            Some("`drover alloc logs` of its tasks"),
-        ),
+        logs(&api.session, "drover-doctor", NOBODY).await,
     ]);
     findings
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use aws::absence::gone;
+use aws::ends::{attributes, strange, with_code, without_code};
 use aws_sdk_ecs::primitives::DateTime;
 use aws_sdk_ecs::types::{Container, Task, TaskStopCode};
 use driver_sdk::{InstanceState, Observation, TaskExit};
@@ -50,18 +51,11 @@ fn reason(task: &Task, container: Option<&Container>) -> String {
 /// How a stopped task has ended.
 fn exit(task: &Task, container: Option<&Container>) -> TaskExit {
     let oom_killed = container.and_then(|c| c.reason()).is_some_and(|r| r.starts_with("OutOfMemory"));
-    let error =
-        |text: String| Some(if text.is_empty() { "ECS tells no exit code and no reason".to_owned() } else { text });
     match container.and_then(|c| c.exit_code()) {
         // A task that gave way in an orderly manner has not done its work.
-        Some(0) if taken_away(task.stop_code()).is_some() => {
-            TaskExit { exit_code: -1, oom_killed, error: error(reason(task, container)), ..TaskExit::default() }
-        }
-        Some(code) => {
-            let signal = if (129..=128 + 64).contains(&code) { code - 128 } else { 0 };
-            TaskExit { exit_code: code, signal, oom_killed, error: None }
-        }
-        None => TaskExit { exit_code: -1, oom_killed, error: error(reason(task, container)), ..TaskExit::default() },
+        Some(0) if taken_away(task.stop_code()).is_some() => without_code("ECS", reason(task, container), oom_killed),
+        Some(code) => with_code(code, oom_killed),
+        None => without_code("ECS", reason(task, container), oom_killed),
     }
 }
 
@@ -107,10 +101,7 @@ fn state(status: &str) -> Option<InstanceState> {
 pub(crate) fn observation(task: &Task, marks: &Marks) -> Observation {
     let status = task.last_status().unwrap_or_default();
     let Some(state) = state(status) else {
-        return Observation::unknown(
-            marks.key.as_str(),
-            format!("ECS says that the task is {status:?}, which is no status that is known"),
-        );
+        return strange("ECS", "task", status, marks);
     };
     if state == InstanceState::Gone || (state == InstanceState::Exited && marks.acknowledged) {
         return gone(&marks.key);
@@ -137,10 +128,7 @@ pub(crate) fn observation(task: &Task, marks: &Marks) -> Observation {
         provider_id: task.task_arn().unwrap_or_default().to_owned(),
         address: address(task),
         port_map: port_map(task, marks),
-        attributes: facts
-            .into_iter()
-            .filter_map(|(k, v)| Some((k.to_owned(), v.filter(|v| !v.is_empty())?.to_owned())))
-            .collect(),
+        attributes: attributes(facts),
         epoch: marks.epoch,
     }
 }

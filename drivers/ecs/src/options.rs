@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use aws::marks::is_tag_text;
-use aws::request::{is_free_tag, one_of};
+use aws::request::{either, free_tags, one_of};
 use driver_sdk::{DriverConfig, Error};
 
 /// A task's `config`.
@@ -117,17 +117,11 @@ impl EcsTask {
 
     fn check(&self) -> Result<(), Error> {
         let wrong = |why: String| Err(Error::invalid(why));
-        match (self.definition(), &self.container) {
-            (None, None) => {
-                return wrong(
-                    "config.task names neither a task_definition nor a container; give one of the two".into(),
-                );
-            }
-            (Some(_), Some(_)) => {
-                return wrong("config.task has both a task_definition and a container; remove one of the two".into());
-            }
-            _ => {}
-        }
+        either(
+            "config.task",
+            ("a task_definition", self.definition().is_some()),
+            ("a container", self.container.is_some()),
+        )?;
         one_of("config.task.launch_type", self.launch_type.as_deref(), &["FARGATE", "EC2", "EXTERNAL"])?;
         if self.launch_type.is_some() && !self.capacity_provider_strategy.is_empty() {
             return wrong(
@@ -147,22 +141,13 @@ impl EcsTask {
                 );
             }
         }
-        for tag in &self.tags {
-            let key = tag.get("key").map(String::as_str).unwrap_or_default();
+        let tags = self.tags.iter().map(|tag| {
+            let text = |name: &str| tag.get(name).map(String::as_str).unwrap_or_default();
+            // One with other words in it is none, like one without a key.
             let known = tag.keys().all(|k| k == "key" || k == "value");
-            let value = tag.get("value").map(String::as_str).unwrap_or_default();
-            if !known || !is_free_tag(key, value) {
-                return wrong(format!(
-                    "config.task.tags has {tag:?}; a tag is {{ key = \"…\", value = \"…\" }} of at most 128 and 256 \
-                        letters, digits and \
-                     \" +-=._:/@\", and keys that begin with aws: or drover: are taken"
-                ));
-            }
-        }
-        // The service takes 50, and ours are among them.
-        if self.tags.len() > 30 {
-            return wrong(format!("config.task.tags has {} tags, at most 30 can be given", self.tags.len()));
-        }
+            (format!("{tag:?}"), if known { text("key") } else { "" }, text("value"))
+        });
+        free_tags("config.task.tags", "a tag is { key = \"…\", value = \"…\" } of", tags)?;
         if let Some((label, _)) =
             self.ports.iter().find(|(label, port)| **port == 0 || !is_tag_text(label) || label.contains([' ', '=']))
         {

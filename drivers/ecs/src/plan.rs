@@ -66,15 +66,7 @@ pub(crate) fn plan(
         .set_task_role_arn(options.task_role_arn.clone().filter(|_| given))
         .set_execution_role_arn(options.execution_role_arn.clone().filter(|_| given))
         .build();
-    let marks = Marks {
-        owner: request.owner.clone(),
-        key: request.key.clone(),
-        slot: request.slot.clone(),
-        epoch: request.epoch,
-        container: container.to_owned(),
-        ports: options.ports.clone(),
-        acknowledged: false,
-    };
+    let marks = Marks { container: container.to_owned(), ports: options.ports.clone(), ..Marks::of_start(request) };
     let mut tags = marks::tags(marks.tags());
     tags.extend(options.tags.iter().map(|tag| {
         let text = |name: &str| tag.get(name).cloned().unwrap_or_default();

@@ -4,7 +4,8 @@ use std::time::SystemTime;
 
 use aws::answer::Trouble;
 use aws::marks::{Marks, Tag};
-use aws::provider::{Described, Place, Provider, Wanted};
+use aws::pages::Paged;
+use aws::provider::{Described, Place, Provider};
 use aws::{Answer, LogPlace, Session};
 use aws_sdk_ecs::types::Task;
 use driver_sdk::{Observation, StopTask, async_trait};
@@ -16,23 +17,6 @@ use crate::{look, marks};
 impl Place for ClusterSeen {
     fn arn(&self) -> &str {
         &self.arn
-    }
-}
-
-impl Api {
-    /// All tasks of a listing.
-    async fn listed(&self, listing: Listing<'_>, wanted: Wanted<'_, Task>, enough: usize) -> Answer<Vec<Task>> {
-        let (mut found, mut from) = (Vec::new(), None);
-        loop {
-            let (arns, next) = self.list(listing, from, BATCH).await?;
-            for batch in arns.chunks(BATCH) {
-                found.extend(self.describe(batch.to_vec()).await?.0.into_iter().filter(|task| wanted(task)));
-            }
-            from = next;
-            if from.is_none() || found.len() >= enough {
-                return Ok(found);
-            }
-        }
     }
 }
 
@@ -87,17 +71,17 @@ impl Provider for Api {
         Ok(Described { tasks, missing: missing.into_iter().map(|(arn, _)| arn).collect(), failed })
     }
 
-    async fn of_key(&self, key: &str, owner: &str) -> Answer<Vec<Task>> {
-        self.listed(Listing::OfKey(&marks::started_by(owner, key)), &|_| true, usize::MAX).await
+    async fn of_key(&self, key: &str, owner: &str, from: Option<String>) -> Answer<Paged<String>> {
+        Ok(self.list(Listing::OfKey(&marks::started_by(owner, key)), from, BATCH).await?)
     }
 
     // The service lists by starter without a further filter only, and then live ones: those that have ended are gone
     // through.
-    async fn ended(&self, wanted: Wanted<'_, Task>) -> Answer<Option<Task>> {
-        Ok(self.listed(Listing::Ended, wanted, 1).await?.into_iter().next())
+    async fn ended(&self, from: Option<String>) -> Answer<Paged<String>> {
+        Ok(self.list(Listing::Ended, from, BATCH).await?)
     }
 
-    async fn live(&self, from: Option<String>, size: usize) -> Answer<(Vec<String>, Option<String>)> {
+    async fn live(&self, from: Option<String>, size: usize) -> Answer<Paged<String>> {
         Ok(self.list(Listing::Live, from, size).await?)
     }
 

@@ -8,6 +8,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use aws::seconds;
 use driver_sdk::{RemoteError, handle};
 use serde::{Deserialize, Serialize};
 
@@ -35,8 +36,7 @@ pub(crate) struct Intent {
 
 impl Intent {
     pub(crate) fn new(epoch: u64, token: String, definition: String, container: String) -> Self {
-        let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        Self { at, epoch, token, definition, container }
+        Self { at: seconds(SystemTime::now()), epoch, token, definition, container }
     }
 
     pub(crate) fn write(&self) -> Result<Vec<u8>, RemoteError> {

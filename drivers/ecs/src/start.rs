@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use aws::answer::Meaning;
+use aws::answer::Trouble;
 use aws::site::Site;
 use aws::{Answer, lock};
 use driver_sdk::{DriverState as _, Ensure, Ensured, Error, RemoteError};
@@ -59,8 +59,8 @@ pub(crate) async fn intent(site: &Site<Api>, request: &Ensure) -> Answer<Option<
 }
 
 async fn start(site: &Site<Api>, request: &Ensure, options: &EcsTask) -> Answer<Ensured> {
-    if let Some((task, marks)) = site.of_key(&request.key, &request.owner).await? {
-        return site.existing(task, marks, request.epoch).await;
+    if let Some(taken) = site.taken(request).await? {
+        return Ok(taken);
     }
     let plan = match Intent::read(&request.intent)? {
         None => {
@@ -83,18 +83,12 @@ async fn start(site: &Site<Api>, request: &Ensure, options: &EcsTask) -> Answer<
             plan::Plan { client_token: kept.token, ..plan }
         }
     };
-    // Whatever ends this call before its answer: the task may exist.
-    let heard = lock(&site.sent).begin(&request.key, &request.owner, request.epoch, request.first);
-    let ran = site.provider.run(&plan).await;
-    let nothing = match &ran {
-        Err(trouble) => trouble.meaning() != Meaning::CouldNotAsk,
+    let nothing = |ran: &Result<Ran, Trouble>| match ran {
+        Err(trouble) => trouble.is_refusal(),
         Ok(Ran::NotPlaced(failures)) => !failures.is_empty(),
         Ok(Ran::Task(_) | Ran::Taken(_)) => false,
     };
-    if nothing {
-        lock(&site.sent).nothing(&request.key, heard);
-    }
-    match ran? {
+    match site.send(request, site.provider.run(&plan), nothing).await? {
         Ran::Task(task) => {
             let handle = site.handle(&task, &plan.marks).await?;
             // The answer to a repetition shows the tags as they were sent first. Another manager may have taken the

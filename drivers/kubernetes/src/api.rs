@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use http::Request;
 use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
-use k8s_openapi::List;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::Client;
 use kube::client::Body;
@@ -14,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::answer::{Trouble, trouble};
+use crate::seen::{self, Page, Seen};
 use crate::usage::PodMetrics;
 
 /// Objects of a listing that one request asks for.
@@ -90,6 +90,18 @@ impl Api {
         }
     }
 
+    /// One request whose answer is a pod.
+    async fn ask_pod(
+        &self,
+        method: &str,
+        path: &str,
+        kind: &str,
+        body: Vec<u8>,
+        name: Option<&str>,
+    ) -> Result<Pod, Trouble> {
+        self.ask::<Seen>(method, path, kind, body, name).await?.pod()
+    }
+
     /// An answer about this pod, and about no other.
     fn that(name: &str, pod: Pod) -> Result<Pod, Trouble> {
         if pod.metadata.name.as_deref() == Some(name) && pod.metadata.uid.as_ref().is_some_and(|uid| !uid.is_empty()) {
@@ -150,14 +162,14 @@ impl Api {
 
     pub(crate) async fn create_pod(&self, name: &str, pod: &Value) -> Result<Pod, Trouble> {
         let body = pod.to_string().into_bytes();
-        let made: Pod = self.ask("POST", &self.path("pods", ""), "application/json", body, None).await?;
+        let made = self.ask_pod("POST", &self.path("pods", ""), "application/json", body, None).await?;
         Self::that(name, made)
     }
 
     /// A pod by name, as the store has it now.
     pub(crate) async fn pod(&self, name: &str) -> Result<Option<Pod>, Trouble> {
         let path = self.path("pods", &format!("/{}", escape(name)));
-        match self.ask::<Pod>("GET", &path, "", Vec::new(), Some(name)).await {
+        match self.ask_pod("GET", &path, "", Vec::new(), Some(name)).await {
             Ok(pod) => Self::that(name, pod).map(Some),
             Err(Trouble::Absent) => Ok(None),
             Err(other) => Err(other),
@@ -184,7 +196,7 @@ impl Api {
         let path = self.path("pods", &format!("/{}", escape(name)));
         let body = json!(operations).to_string().into_bytes();
         let kind = "application/json-patch+json";
-        let changed: Pod = self.ask("PATCH", &path, kind, body, Some(name)).await?;
+        let changed = self.ask_pod("PATCH", &path, kind, body, Some(name)).await?;
         Self::that(name, changed)
     }
 
@@ -215,15 +227,15 @@ impl Api {
             pairs.push(("continue", next.to_owned()));
         }
         let path = self.path("pods", &format!("?{}", query(&pairs)));
-        let page: List<Pod> = self.ask("GET", &path, "", Vec::new(), None).await?;
+        let page: Page = self.ask("GET", &path, "", Vec::new(), None).await?;
         // Every listing of a server has one; an empty object has not, and would say that there is nothing.
         if page.metadata.resource_version.as_ref().is_none_or(String::is_empty) {
             return Err(Trouble::could_not_ask("the answer of the API server is no listing"));
         }
         Ok(Listed {
-            next: page.metadata.continue_.unwrap_or_default(),
-            version: page.metadata.resource_version.unwrap_or_default(),
-            pods: page.items,
+            next: page.metadata.continue_.clone().unwrap_or_default(),
+            version: page.metadata.resource_version.clone().unwrap_or_default(),
+            pods: page.pods()?,
         })
     }
 
@@ -248,11 +260,12 @@ impl Api {
             ),
         );
         let request = Request::get(path).body(Vec::new()).map_err(Trouble::could_not_ask)?;
-        let opened = tokio::time::timeout(self.limit, self.client.request_events::<Pod>(request)).await;
+        let opened = tokio::time::timeout(self.limit, self.client.request_events::<Seen>(request)).await;
         let events = opened
             .map_err(|_| Trouble::could_not_ask("the API server has not answered the watch in time"))?
             .map_err(|why| trouble(&why, None))?;
-        Ok(events.map(|event: Result<WatchEvent<Pod>, kube::Error>| event.map_err(|why| trouble(&why, None))))
+        Ok(events
+            .map(|event: Result<WatchEvent<Seen>, kube::Error>| seen::event(event.map_err(|why| trouble(&why, None))?)))
     }
 
     /// Makes the secret of a pod, or puts this data into the one that is there.

@@ -272,8 +272,9 @@ impl RemoteDriver for Driver {
     async fn watch(&self, handles: Vec<RemoteHandle>, sink: ObservationSink) -> Answer<()> {
         let managed = self.managed()?;
         let mut by_owner: std::collections::HashMap<String, Vec<HandleV1>> = std::collections::HashMap::new();
-        for handle in &handles {
-            let handle = managed.site.resolve(handle)?;
+        // They are not kept for as long as the watch goes on.
+        for handle in handles {
+            let handle = managed.site.resolve(&handle)?;
             by_owner.entry(handle.owner.clone()).or_default().push(handle);
         }
         let watches = by_owner.into_iter().map(|(owner, handles)| {

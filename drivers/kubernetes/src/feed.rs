@@ -4,6 +4,7 @@
 //! the watch: a cache may lag, so the store is asked itself.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use driver_sdk::{InstanceState, Observation, ObservationSink};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::WatchEvent;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use crate::answer::Trouble;
@@ -23,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(12);
 /// First delay after a watch that failed; it doubles.
 const RETRY: Duration = Duration::from_millis(250);
 const RETRY_MAX: Duration = Duration::from_secs(5);
+/// How long a pod is kept after its last listener has gone: a stream over a changed set is a new stream.
+const LINGER: Duration = Duration::from_secs(10);
 
 /// A pod that somebody watches.
 struct Watched {
@@ -33,14 +36,14 @@ struct Watched {
     told: u64,
     /// The pod while time alone may change what it says.
     pod: Option<Box<Pod>>,
+    /// When the last listener has gone.
+    left: Option<Instant>,
 }
 
 #[derive(Default)]
 struct State {
     /// By UID.
     watched: HashMap<String, Watched>,
-    /// Pods that the running watch has shown.
-    shown: HashSet<String>,
     /// The listing before the watch is complete.
     complete: bool,
     /// How often the watch has told of a pod that somebody watches.
@@ -55,6 +58,8 @@ pub(crate) struct Feed {
     /// Pods of which the store is to be asked.
     doubtful: Mutex<HashSet<String>>,
     wake: Notify,
+    /// A listing is under way, and tells of most pods.
+    listing: watch::Sender<bool>,
 }
 
 /// Whether an observation replaces the last one.
@@ -67,6 +72,11 @@ fn is_news(last: Option<&Observation>, seen: &Observation) -> bool {
 }
 
 impl State {
+    /// Forgets pods that nobody has listened to since then; `None`: at all.
+    fn let_go(&mut self, since: Option<Instant>) {
+        self.watched.retain(|_, entry| entry.left.is_none_or(|left| since.is_some_and(|since| left > since)));
+    }
+
     fn tell(&mut self, uid: &str, seen: Observation) {
         let Some(entry) = self.watched.get_mut(uid) else { return };
         if is_news(entry.last.as_ref(), &seen) {
@@ -90,7 +100,7 @@ impl Drop for Interest {
             if let Some(entry) = state.watched.get_mut(uid) {
                 entry.listeners.retain(|(id, _)| *id != self.listener);
                 if entry.listeners.is_empty() {
-                    state.watched.remove(uid);
+                    entry.left = Some(Instant::now());
                 }
             }
         }
@@ -99,7 +109,9 @@ impl Drop for Interest {
 
 impl Feed {
     fn new(owner: &str) -> Self {
-        Self { owner: owner.to_owned(), state: Mutex::default(), doubtful: Mutex::default(), wake: Notify::new() }
+        let (state, doubtful, wake) = (Mutex::default(), Mutex::default(), Notify::new());
+        // It begins with one.
+        Self { owner: owner.to_owned(), state, doubtful, wake, listing: watch::Sender::new(true) }
     }
 
     /// The watch does not show these pods any more: they are out of the selection or out of the store, and only the
@@ -109,8 +121,10 @@ impl Feed {
         {
             let mut state = lock(&self.state);
             for uid in &uids {
-                if let Some(entry) = state.watched.get_mut(uid) {
-                    entry.pod = None;
+                match state.watched.get_mut(uid) {
+                    Some(entry) if entry.left.is_none() => entry.pod = None,
+                    // Whoever asks for it again is to hear what the store says then.
+                    _ => drop(state.watched.remove(uid)),
                 }
             }
         }
@@ -138,7 +152,9 @@ impl Feed {
                     last: None,
                     told: 0,
                     pod: None,
+                    left: None,
                 });
+                entry.left = None;
                 if let Some(last) = &entry.last {
                     let _ = told.send(last.clone());
                 }
@@ -168,7 +184,6 @@ impl Feed {
     fn changed(&self, site: &Site, pod: Pod) {
         let Some(uid) = pod.metadata.uid.clone() else { return };
         let mut state = lock(&self.state);
-        state.shown.insert(uid.clone());
         if !state.watched.contains_key(&uid) {
             return;
         }
@@ -181,30 +196,44 @@ impl Feed {
             entry.pod = pod.metadata.deletion_timestamp.is_some().then(|| Box::new(pod));
         }
         state.tell(&uid, seen);
+        // It is newer than the doubt.
+        lock(&self.doubtful).remove(&uid);
     }
 
     /// One listing and the watch after it; returns when that has ended.
     async fn follow(&self, site: &Site, heard: &Mutex<Instant>) -> Result<(), Trouble> {
-        lock(&self.state).shown.clear();
-        let (pods, mut version) = site.all(&self.owner).await?;
-        for pod in pods {
+        let mut shown = HashSet::new();
+        let listed = site.each(&self.owner, |pod| {
+            *lock(heard) = Instant::now();
+            shown.extend(pod.metadata.uid.clone());
             self.changed(site, pod);
-        }
+        });
+        let mut version = listed.await?;
         *lock(heard) = Instant::now();
         let absent: Vec<String> = {
             let mut state = lock(&self.state);
             state.complete = true;
-            state.watched.keys().filter(|uid| !state.shown.contains(*uid)).cloned().collect()
+            state.watched.keys().filter(|uid| !shown.contains(*uid)).cloned().collect()
         };
+        drop(shown);
         self.absent(absent);
+        self.listing.send_replace(false);
         loop {
             let events = site.api.watch_pods(&selector(&self.owner), &version).await?;
             let mut events = std::pin::pin!(events);
             while let Some(event) = events.next().await {
                 *lock(heard) = Instant::now();
                 let (pod, is_there) = match event? {
-                    WatchEvent::Added(pod) | WatchEvent::Modified(pod) => (pod, true),
-                    WatchEvent::Deleted(pod) => (pod, false),
+                    WatchEvent::Added(pod) => {
+                        site.present.fetch_add(1, Ordering::Relaxed);
+                        (pod, true)
+                    }
+                    WatchEvent::Modified(pod) => (pod, true),
+                    WatchEvent::Deleted(pod) => {
+                        let fewer = |n: usize| n.checked_sub(1);
+                        let _ = site.present.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
+                        (pod, false)
+                    }
                     WatchEvent::Bookmark(mark) => {
                         version = mark.metadata.resource_version;
                         continue;
@@ -223,21 +252,32 @@ impl Feed {
 
     /// Asks the store about those of which the watch says nothing.
     async fn settle(&self, site: &Site) {
+        let mut listing = self.listing.subscribe();
+        // Those of which nothing could be said, and when they are asked for again.
+        let (mut again, mut at) = (Vec::new(), Instant::now());
         loop {
+            // The feed has the other end.
+            let _ = listing.wait_for(|under_way| !under_way).await;
+            if !again.is_empty() && Instant::now() >= at {
+                self.doubt(std::mem::take(&mut again));
+            }
             let doubtful: Vec<String> = lock(&self.doubtful).drain().collect();
             let (handles, asked): (Vec<HandleV1>, u64) = {
                 let state = lock(&self.state);
-                let handles = doubtful.iter().filter_map(|uid| Some(state.watched.get(uid)?.handle.clone()));
-                (handles.collect(), state.events)
+                let heard = |entry: &&Watched| entry.left.is_none();
+                let handles = doubtful.iter().filter_map(|uid| state.watched.get(uid).filter(heard));
+                (handles.map(|entry| entry.handle.clone()).collect(), state.events)
             };
             if handles.is_empty() {
-                self.wake.notified().await;
+                tokio::select! {
+                    () = self.wake.notified() => {}
+                    () = tokio::time::sleep_until(at), if !again.is_empty() => continue,
+                }
                 // They come in bursts.
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 continue;
             }
             let seen = site.observe(&handles).await;
-            let mut again = Vec::new();
             {
                 let mut state = lock(&self.state);
                 for (handle, seen) in handles.iter().zip(seen) {
@@ -247,6 +287,7 @@ impl Feed {
                     }
                     if seen.state == InstanceState::Unknown && seen.provider_id.is_empty() {
                         again.push(handle.uid.clone());
+                        at = Instant::now() + RETRY_MAX;
                     }
                     // One lost answer is no news: the pulse decides when the server counts as silent. About a pod that
                     // nobody has told of yet there is nothing else to say.
@@ -255,10 +296,6 @@ impl Feed {
                         state.tell(&handle.uid, seen);
                     }
                 }
-            }
-            if !again.is_empty() {
-                tokio::time::sleep(RETRY_MAX).await;
-                self.doubt(again);
             }
         }
     }
@@ -278,6 +315,7 @@ impl Feed {
                         self.doubt(all);
                     }
                     let mut state = lock(&self.state);
+                    state.let_go(Instant::now().checked_sub(LINGER));
                     let due: Vec<(String, Observation)> = state
                         .watched
                         .iter()
@@ -298,6 +336,7 @@ impl Feed {
             }
             silent = true;
             let mut state = lock(&self.state);
+            state.let_go(None);
             let live: Vec<(String, String)> = state
                 .watched
                 .iter()
@@ -320,11 +359,13 @@ impl Feed {
             let mut delay = RETRY;
             loop {
                 let begun = Instant::now();
+                self.listing.send_replace(true);
                 match self.follow(site, &heard).await {
                     Ok(()) | Err(Trouble::Expired) => tracing::debug!("the watch begins anew"),
                     Err(why) => tracing::warn!(?why, "the watch of the pods has failed; it begins anew"),
                 }
                 lock(&self.state).complete = false;
+                self.listing.send_replace(false);
                 delay = if begun.elapsed() > RETRY_MAX { RETRY } else { (delay * 2).min(RETRY_MAX) };
                 tokio::time::sleep(delay).await;
             }

@@ -39,6 +39,7 @@ mod look;
 mod marks;
 mod options;
 mod plan;
+mod seen;
 mod site;
 mod sweep;
 mod usage;

@@ -1,6 +1,7 @@
 //! One namespace as this node uses it: pods by key and by handle, creates, ends, acknowledgements.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -8,9 +9,11 @@ use driver_sdk::{
     Bundle, DriverState, Ensure, Ensured, Instance, InstanceState, Observation, Page, RemoteError, RemoteHandle,
     StopTask,
 };
+use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::answer::Trouble;
 use crate::api::{Api, PAGE};
@@ -28,8 +31,14 @@ const TRIES: usize = 8;
 const STOP_LOOK: Duration = Duration::from_millis(400);
 /// What a kubelet may need beyond the grace period.
 const STOP_SLACK: Duration = Duration::from_secs(60);
-/// Handles that are looked at one by one rather than in a listing.
+/// Handles that are always looked at one by one.
 const FEW: usize = 8;
+/// A node that takes over thousands asks for them in parts, all at the same time.
+const GATHER: Duration = Duration::from_millis(10);
+/// A listing of so many pods costs as much as a look at one.
+const LISTED_FOR_A_LOOK: usize = 8;
+/// Looks at single pods at the same time: each is a connection of its own, and the API server has other clients.
+const LOOKS: usize = 16;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -62,6 +71,18 @@ pub(crate) struct Site {
     pub(crate) verified: bool,
     /// UIDs of pods whose end this process has seen.
     ended: Mutex<HashSet<String>>,
+    /// About how many pods there are, to choose between a listing and looks one by one.
+    pub(crate) present: AtomicUsize,
+    /// Requests that wait for the next look at many.
+    asked: Mutex<Vec<Asked>>,
+    /// The turn of such a look: what is asked for meanwhile shares the next one.
+    looking: Semaphore,
+}
+
+/// A request for observations of many.
+struct Asked {
+    handles: Vec<HandleV1>,
+    answer: oneshot::Sender<Vec<Observation>>,
 }
 
 /// One operation of a JSON patch on an annotation.
@@ -82,7 +103,9 @@ pub(crate) fn selector(owner: &str) -> String {
 
 impl Site {
     pub(crate) fn new(api: Api, config: PluginConfig, cluster: String, verified: bool) -> Self {
-        Self { api, config, cluster, verified, ended: Mutex::default() }
+        let (ended, present) = (Mutex::default(), AtomicUsize::new(0));
+        let (asked, looking) = (Mutex::default(), Semaphore::new(1));
+        Self { api, config, cluster, verified, ended, present, asked, looking }
     }
 
     pub(crate) fn provider(&self) -> String {
@@ -332,54 +355,98 @@ impl Site {
     }
 
     async fn look_one(&self, handle: &HandleV1) -> Observation {
-        match self.look_at(handle).await {
+        self.found(handle, self.look_at(handle).await).await
+    }
+
+    async fn found(&self, handle: &HandleV1, looked: Answer<Option<(Pod, Marks)>>) -> Observation {
+        match looked {
             Ok(Some((pod, marks))) => self.see(&pod, &marks),
             Ok(None) => self.missing(handle).await,
             Err(why) => Observation::unknown(handle.key.as_str(), why),
         }
     }
 
-    /// All pods of an owner that are not done.
-    pub(crate) async fn all(&self, owner: &str) -> Result<(Vec<Pod>, String), Trouble> {
-        let (mut pods, mut next) = (Vec::new(), String::new());
+    /// Tells of all pods of an owner that are not done, page after page: thousands are never held at once. Gives the
+    /// version from which a watch goes on.
+    pub(crate) async fn each(&self, owner: &str, mut tell: impl FnMut(Pod)) -> Result<String, Trouble> {
+        let (mut seen, mut next) = (0, String::new());
         loop {
             let listed = self.api.list_pods(&selector(owner), PAGE, &next).await?;
-            pods.extend(listed.pods);
+            seen += listed.pods.len();
+            listed.pods.into_iter().for_each(&mut tell);
             next = listed.next;
             if next.is_empty() {
-                return Ok((pods, listed.version));
+                self.present.store(seen, Ordering::Relaxed);
+                return Ok(listed.version);
             }
         }
     }
 
     /// One observation for each handle, in the order asked, as the store has it now.
     pub(crate) async fn observe(&self, handles: &[HandleV1]) -> Vec<Observation> {
-        let mut known = std::collections::HashMap::new();
-        if handles.len() > FEW {
+        if handles.len() <= FEW {
+            return futures::future::join_all(handles.iter().map(|handle| self.look_one(handle))).await;
+        }
+        loop {
+            let (answer, answered) = oneshot::channel();
+            lock(&self.asked).push(Asked { handles: handles.to_vec(), answer });
+            {
+                // Nobody closes it.
+                let _turn = self.looking.acquire().await;
+                tokio::time::sleep(GATHER).await;
+                let mut asked = std::mem::take(&mut *lock(&self.asked));
+                asked.retain(|one| !one.answer.is_closed());
+                let all: Vec<HandleV1> = asked.iter().flat_map(|one| one.handles.iter().cloned()).collect();
+                let mut seen = self.look_at_many(&all).await.into_iter();
+                for one in asked {
+                    let _ = one.answer.send(seen.by_ref().take(one.handles.len()).collect());
+                }
+            }
+            // Whoever had the turn has answered, or was given up in the middle of it.
+            if let Ok(seen) = answered.await {
+                return seen;
+            }
+        }
+    }
+
+    async fn look_at_many(&self, handles: &[HandleV1]) -> Vec<Observation> {
+        let mut known = HashMap::new();
+        if !handles.is_empty() && handles.len() * LISTED_FOR_A_LOOK >= self.present.load(Ordering::Relaxed) {
+            let wanted: HashSet<&str> = handles.iter().map(|h| h.uid.as_str()).collect();
             let owners: HashSet<&str> = handles.iter().map(|h| h.owner.as_str()).collect();
             for owner in owners {
-                match self.all(owner).await {
-                    Ok((pods, _)) => {
-                        let seen = pods.iter().filter_map(|p| Some((uid(p).to_owned(), self.see(p, &Marks::of(p)?))));
-                        known.extend(seen);
+                let look = |pod: Pod| {
+                    if let Some(marks) = Marks::of(&pod).filter(|_| wanted.contains(uid(&pod))) {
+                        known.insert(uid(&pod).to_owned(), self.see(&pod, &marks));
                     }
-                    Err(why) => {
-                        let why = RemoteError::from(why);
-                        return handles.iter().map(|h| Observation::unknown(h.key.as_str(), &why)).collect();
-                    }
+                };
+                if let Err(why) = self.each(owner, look).await {
+                    let why = RemoteError::from(why);
+                    return handles.iter().map(|h| Observation::unknown(h.key.as_str(), &why)).collect();
                 }
             }
         }
+        // A server that does not answer is not asked for each of thousands.
+        let failed: Mutex<(usize, String)> = Mutex::default();
         let looks = handles.iter().map(|handle| {
-            let seen = known.get(&handle.uid).cloned();
+            let (seen, failed) = (known.get(&handle.uid).cloned(), &failed);
             async move {
-                match seen {
-                    Some(seen) => seen,
-                    None => self.look_one(handle).await,
+                if let Some(seen) = seen {
+                    return seen;
                 }
+                let given_up = Some(lock(failed)).filter(|f| f.0 >= FEW).map(|f| f.1.clone());
+                if let Some(why) = given_up {
+                    return Observation::unknown(handle.key.as_str(), why);
+                }
+                let looked = self.look_at(handle).await;
+                if let Err(why @ RemoteError::CouldNotAsk(_)) = &looked {
+                    let mut failed = lock(failed);
+                    *failed = (failed.0 + 1, why.to_string());
+                }
+                self.found(handle, looked).await
             }
         });
-        futures::future::join_all(looks).await
+        futures::stream::iter(looks.collect::<Vec<_>>()).buffered(LOOKS).collect().await
     }
 
     pub(crate) async fn stop(&self, handle: &HandleV1, epoch: u64, stop: &StopTask) -> Answer<Observation> {

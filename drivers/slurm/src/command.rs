@@ -89,8 +89,8 @@ impl Commands {
         self.to_its_end(command, name, "").await
     }
 
-    /// The same as a user and in a directory, which Slurm tells the job as SLURM_SUBMIT_DIR. `input` is what the command
-    /// reads.
+    /// The same as a user and in a directory, which Slurm tells the job as SLURM_SUBMIT_DIR. `input` is what the
+    /// command reads.
     pub(crate) async fn run_in(
         &self,
         (user, dir): (Option<&User>, &Path),

@@ -108,7 +108,8 @@ pub(crate) fn phase(state: &str) -> Phase {
     }
 }
 
-/// The jobs of `squeue -h -r -o` [`SQUEUE_FORMAT`] or [`SQUEUE_FORMAT_OF_ALL`]. Other lines, such as `CLUSTER: name`, are none.
+/// The jobs of `squeue -h -r -o` [`SQUEUE_FORMAT`] or [`SQUEUE_FORMAT_OF_ALL`]. Other lines, such as `CLUSTER: name`,
+/// are none.
 pub(crate) fn squeue(text: &str) -> Vec<Job> {
     text.lines()
         .filter_map(|line| {

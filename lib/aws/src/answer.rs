@@ -138,6 +138,12 @@ impl Trouble {
         }
     }
 
+    /// Whether the service has refused for certain, so that the call took no effect. An answer that is not understood
+    /// is none.
+    pub fn is_refusal(&self) -> bool {
+        self.meaning() != Meaning::CouldNotAsk
+    }
+
     /// Whether the service answered with this code.
     pub fn is(&self, wanted: &str) -> bool {
         matches!(&self.what, What::Refused { code, .. } if code == wanted)

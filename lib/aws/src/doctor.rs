@@ -3,6 +3,22 @@
 use driver_sdk::Finding;
 
 use crate::answer::{Meaning, Trouble, What, meaning};
+use crate::{LogPlace, Session};
+
+/// The place cannot be asked for, so nothing else is looked at. `option` names it in the plugin's configuration.
+pub fn no_place(what: &str, option: &str, why: Trouble) -> Vec<Finding> {
+    let remedy = format!(
+        "check `{option}` and `region`, the credentials of the agent's user, and its clock: AWS refuses what is signed \
+            some minutes ahead or late"
+    );
+    vec![Finding::fail(what, why, remedy)]
+}
+
+/// The right to read logs, looked at with a stream that there is not.
+pub async fn logs<C>(session: &Session<C>, group: &str, stream: &str) -> Finding {
+    let place = LogPlace { group: group.into(), region: String::new(), stream: stream.into() };
+    right("logs:GetLogEvents", session.events(&place, None).await.err(), Some("`drover alloc logs` of its tasks"))
+}
 
 /// What a call about nothing says of the right to make it. Rights are looked at before there is anything to
 /// find. Without a right that is `of_use` for something, all but that works.

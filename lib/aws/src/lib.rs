@@ -10,6 +10,9 @@
 //! marks.rs, handle.rs                     tags: owner, key, slot, epoch; the token of an instance: pure
 //! named.rs, request.rs, size.rs           a cluster or queue by name, what a start may bring, sizes: pure
 //! sent.rs, absence.rs                     when an empty listing counts, and that of an instance: pure
+//! once.rs                                 starts of a service that takes no token with them
+//! definitions.rs                          definitions that are made once
+//! pages.rs, ends.rs                       listings in pages; what containers say of their ends: pure
 //! twice.rs                                which keys have several live instances
 //! poll.rs                                 one loop looks at all watched instances
 //! logs.rs                                 CloudWatch Logs by byte offset
@@ -23,13 +26,17 @@ pub mod absence;
 pub mod answer;
 pub mod budget;
 mod credentials;
+pub mod definitions;
 pub mod doctor;
 pub mod driver;
+pub mod ends;
 pub mod handle;
 pub mod health;
 pub mod logs;
 pub mod marks;
 pub mod named;
+pub mod once;
+pub mod pages;
 pub mod poll;
 pub mod provider;
 pub mod request;
@@ -51,6 +58,11 @@ pub type Answer<T> = Result<T, driver_sdk::RemoteError>;
 /// Locks; what a thread that panicked has left is as good as before, since nothing awaits inside.
 pub fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Whole seconds since 1970.
+pub fn seconds(at: std::time::SystemTime) -> u64 {
+    at.duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// No change under an epoch that is older than one that was used.

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use driver_sdk::Ensure;
 use sha2::{Digest, Sha256};
 
 /// Whose a task is.
@@ -121,6 +122,17 @@ pub fn acknowledged_tag() -> Tag {
 }
 
 impl Marks {
+    /// Of a start.
+    pub fn of_start(request: &Ensure) -> Self {
+        Self {
+            owner: request.owner.clone(),
+            key: request.key.clone(),
+            slot: request.slot.clone(),
+            epoch: request.epoch,
+            ..Self::default()
+        }
+    }
+
     /// As tags.
     pub fn tags(&self) -> Vec<Tag> {
         let mut out = text_tags(OWNER, &self.owner);

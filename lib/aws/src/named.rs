@@ -25,11 +25,17 @@ pub struct Named {
 }
 
 impl Named {
-    /// Reads what the operator has written.
+    /// Reads what the operator has written, and the region beside it.
     ///
     /// # Errors
-    /// It is neither a name nor an ARN of this kind.
-    pub fn of(kind: Kind, given: &str) -> Result<Self, Error> {
+    /// It is neither a name nor an ARN of this kind, or an ARN of another region.
+    pub fn of(kind: Kind, given: &str, region: Option<&str>) -> Result<Self, Error> {
+        let named = Self::read(kind, given)?;
+        named.in_region(kind, region)?;
+        Ok(named)
+    }
+
+    fn read(kind: Kind, given: &str) -> Result<Self, Error> {
         let Kind { option, noun, arn: (service, kind) } = kind;
         if !given.starts_with("arn:") {
             let fits = given.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c)) && given.len() <= 255;
@@ -64,10 +70,7 @@ impl Named {
     }
 
     /// Refuses a region beside an ARN of another one.
-    ///
-    /// # Errors
-    /// The two differ.
-    pub fn in_region(&self, kind: Kind, given: Option<&str>) -> Result<(), Error> {
+    fn in_region(&self, kind: Kind, given: Option<&str>) -> Result<(), Error> {
         match (given.filter(|r| !r.is_empty()), &self.place) {
             (Some(region), Some((of_arn, _))) if region != of_arn => Err(Error::invalid(format!(
                 "region is {region:?}, the {}'s ARN names {of_arn:?}; remove one of the two",

@@ -6,6 +6,7 @@ use driver_sdk::{Observation, StopTask, async_trait};
 
 use crate::answer::Trouble;
 use crate::marks::{Marks, Tag};
+use crate::pages::Paged;
 use crate::{Answer, LogPlace, Session};
 
 /// Where a service keeps instances: a cluster, a queue.
@@ -24,9 +25,6 @@ pub struct Described<T> {
     /// Of others: id and what it says.
     pub failed: Vec<(String, String)>,
 }
-
-/// Which instances are wanted.
-pub type Wanted<'w, T> = &'w (dyn Fn(&T) -> bool + Send + Sync);
 
 /// A service with instances that carry tags. An id is what the service takes for one instance: its ARN.
 #[async_trait]
@@ -68,14 +66,15 @@ pub trait Provider: Send + Sync + 'static {
 
     /// Instances by id, at most [`Provider::BATCH`].
     async fn describe(&self, ids: Vec<String>) -> Result<Described<Self::Task>, Trouble>;
-    /// Instances of a key: all that live, and those that have ended if the service finds both alike.
-    async fn of_key(&self, key: &str, owner: &str) -> Answer<Vec<Self::Task>>;
-    /// The first one of `wanted` that has ended; for services whose [`Provider::of_key`] finds live ones only.
-    async fn ended(&self, _wanted: Wanted<'_, Self::Task>) -> Answer<Option<Self::Task>> {
-        Ok(None)
+    /// A page of the ids of a key's instances: all that live, and those that have ended if the service finds both
+    /// alike.
+    async fn of_key(&self, key: &str, owner: &str, from: Option<String>) -> Answer<Paged<String>>;
+    /// A page of the ids of all that have ended; for services whose [`Provider::of_key`] finds live ones only.
+    async fn ended(&self, _from: Option<String>) -> Answer<Paged<String>> {
+        Ok(Paged::default())
     }
-    /// A page of live ones: their ids, and where to go on.
-    async fn live(&self, from: Option<String>, size: usize) -> Answer<(Vec<String>, Option<String>)>;
+    /// A page of the ids of live ones.
+    async fn live(&self, from: Option<String>, size: usize) -> Answer<Paged<String>>;
 
     /// Tells the instance to end.
     async fn stop(&self, id: &str, epoch: u64) -> Result<(), Trouble>;

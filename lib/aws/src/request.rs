@@ -76,8 +76,46 @@ pub fn one_of(option: &str, given: Option<&str>, known: &[&str]) -> Result<(), E
     }
 }
 
+/// Refuses options of which not exactly one is given, each with its article. `option` is what they belong to.
+///
+/// # Errors
+/// Names the two.
+pub fn either(option: &str, (one, has_one): (&str, bool), (other, has_other): (&str, bool)) -> Result<(), Error> {
+    match (has_one, has_other) {
+        (false, false) => Err(Error::invalid(format!("{option} names neither {one} nor {other}; give one of the two"))),
+        (true, true) => Err(Error::invalid(format!("{option} has both {one} and {other}; remove one of the two"))),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses tags that a job may not give. Of each: how the job file says it, key and value. `form` begins the word on
+/// how they must be.
+///
+/// # Errors
+/// Names the first wrong one.
+pub fn free_tags<'t>(
+    option: &str,
+    form: &str,
+    tags: impl ExactSizeIterator<Item = (String, &'t str, &'t str)>,
+) -> Result<(), Error> {
+    let count = tags.len();
+    for (said, key, value) in tags {
+        if !is_free_tag(key, value) {
+            return Err(Error::invalid(format!(
+                "{option} has {said}; {form} at most 128 and 256 letters, digits and \" +-=._:/@\", and keys that \
+                    begin with aws: or drover: are taken"
+            )));
+        }
+    }
+    // The services take 50, and ours are among them.
+    if count > 30 {
+        return Err(Error::invalid(format!("{option} has {count} tags, at most 30 can be given")));
+    }
+    Ok(())
+}
+
 /// Whether a job may give this tag: the services' forms, and keys that nobody else has taken.
-pub fn is_free_tag(key: &str, value: &str) -> bool {
+fn is_free_tag(key: &str, value: &str) -> bool {
     let fits = (1..=128).contains(&key.len()) && value.len() <= 256 && is_tag_text(key) && is_tag_text(value);
     fits && !key.starts_with("aws:") && !key.starts_with("drover:")
 }

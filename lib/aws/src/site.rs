@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use driver_sdk::{
-    DriverState as _, Ensured, Instance, InstanceState, LogChunk, LogsQuery, Lookup, Observation, ObservationSink,
-    Page, RemoteError, RemoteHandle, StopTask, async_trait,
+    DriverState as _, Ensure, Ensured, Instance, InstanceState, LogChunk, LogsQuery, Lookup, Observation,
+    ObservationSink, Page, RemoteError, RemoteHandle, StopTask, async_trait,
 };
 use tokio::sync::mpsc;
 
@@ -21,7 +21,7 @@ use crate::provider::{Place as _, Provider};
 use crate::sent::{Ledger, Unlisted};
 use crate::turns::Turns;
 use crate::twice::{Shown, doubled};
-use crate::{Answer, LogPlace, accept, budget, lock};
+use crate::{Answer, LogPlace, accept, budget, lock, pages, seconds};
 
 /// Longest time that a container may have for its end, and then some for the service's own.
 const STOP_SLACK: Duration = Duration::from_secs(150);
@@ -53,10 +53,6 @@ pub struct Site<P: Provider> {
     shown: Shown,
     /// Acknowledged instances that the service did not let be tagged, and when.
     acknowledged: Mutex<HashMap<String, Instant>>,
-}
-
-fn seconds(at: SystemTime) -> u64 {
-    at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 impl<P: Provider> Site<P> {
@@ -170,16 +166,15 @@ impl<P: Provider> Site<P> {
     /// # Errors
     /// Those of [`Provider::of_key`].
     pub async fn of_key(&self, key: &str, owner: &str) -> Answer<Option<(P::Task, Marks)>> {
-        let mut found: Vec<(P::Task, Marks)> = self
-            .provider
-            .of_key(key, owner)
-            .await?
-            .into_iter()
-            .filter_map(|task| {
+        let page = async |from| {
+            let (ids, next) = self.provider.of_key(key, owner, from).await?;
+            let marked = self.tasks(&ids).await?.into_iter().filter_map(|task| {
                 let marks = self.marks(&task, None).filter(|m| m.key == key && m.owner == owner)?;
                 Some((task, marks))
-            })
-            .collect();
+            });
+            Ok::<_, RemoteError>((marked.collect(), next))
+        };
+        let mut found: Vec<(P::Task, Marks)> = pages::all(usize::MAX, page).await?;
         found.sort_by_key(|(task, marks)| (Self::is_over(task, marks), marks.acknowledged, P::created(task)));
         let live = found.iter().filter(|(task, marks)| !Self::is_over(task, marks));
         let ids: Vec<&str> = live.filter_map(|(task, _)| P::id(task)).collect();
@@ -203,10 +198,16 @@ impl<P: Provider> Site<P> {
         {
             return Ok(Some((task, marks)));
         }
-        let marks_of =
-            |task: &P::Task| self.marks(task, None).filter(|m| m.key == key && m.owner == owner && !m.acknowledged);
-        let ended = self.provider.ended(&|task| marks_of(task).is_some()).await?;
-        Ok(ended.and_then(|task| marks_of(&task).map(|marks| (task, marks))))
+        let page = async |from| {
+            let (ids, next) = self.provider.ended(from).await?;
+            let wanted = |m: &Marks| m.key == key && m.owner == owner && !m.acknowledged;
+            let marked = self.tasks(&ids).await?.into_iter().filter_map(|task| {
+                let marks = self.marks(&task, None).filter(wanted)?;
+                Some((task, marks))
+            });
+            Ok::<_, RemoteError>((marked.collect::<Vec<_>>(), next))
+        };
+        Ok(pages::all(1, page).await?.into_iter().next())
     }
 
     /// [`driver_sdk::RemoteDriver::look_up`].
@@ -361,6 +362,33 @@ impl<P: Provider> Site<P> {
         match self.look_at(handle).await? {
             Some((_, now)) => accept(&now, epoch),
             None => Ok(()),
+        }
+    }
+
+    /// Sends a start. Whatever ends it before its answer: the instance may exist. `nothing` says of an answer that it
+    /// is certain to have started none.
+    pub async fn send<T>(
+        &self,
+        request: &Ensure,
+        start: impl Future<Output = T>,
+        nothing: impl FnOnce(&T) -> bool,
+    ) -> T {
+        let heard = lock(&self.sent).begin(&request.key, &request.owner, request.epoch, request.first);
+        let answer = start.await;
+        if nothing(&answer) {
+            lock(&self.sent).nothing(&request.key, heard);
+        }
+        answer
+    }
+
+    /// The answer to a start whose key has an instance; `None` when the service shows none.
+    ///
+    /// # Errors
+    /// Those of [`Provider::of_key`] and [`Site::existing`].
+    pub async fn taken(&self, request: &Ensure) -> Answer<Option<Ensured>> {
+        match self.of_key(&request.key, &request.owner).await? {
+            Some((task, marks)) => self.existing(task, marks, request.epoch).await.map(Some),
+            None => Ok(None),
         }
     }
 

@@ -243,7 +243,18 @@ impl Lab {
         what: &str,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Outcome<T> {
-        match self.answer(plugin, what, call).await? {
+        self.call_after(plugin, what, Duration::ZERO, call).await
+    }
+
+    /// A call that may take as long as it was told, and must then succeed in time.
+    pub(crate) async fn call_after<T>(
+        &self,
+        plugin: &Plugin,
+        what: &str,
+        told: Duration,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Outcome<T> {
+        match self.answer_after(plugin, what, told, call).await? {
             Ok(answer) => Ok(answer),
             Err(status) => failed(self.refusal(plugin, what, &status).await),
         }
@@ -256,7 +267,17 @@ impl Lab {
         what: &str,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Outcome<Result<T, Status>> {
-        let limit = self.pace().patience;
+        self.answer_after(plugin, what, Duration::ZERO, call).await
+    }
+
+    async fn answer_after<T>(
+        &self,
+        plugin: &Plugin,
+        what: &str,
+        told: Duration,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Outcome<Result<T, Status>> {
+        let limit = told + self.pace().patience;
         match timeout(limit, call).await {
             Ok(answer) => Ok(answer.map(Response::into_inner)),
             Err(_) => failed(format!("{what} was not answered within {limit:?}; {}", plugin.process.last_words())),

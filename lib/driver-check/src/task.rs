@@ -280,7 +280,7 @@ impl Lab {
     pub(crate) async fn stop(&self, plugin: &Plugin, id: &str, signal: &str, timeout: Duration) -> Outcome {
         let request =
             StopTaskRequest { task_id: id.into(), timeout: Some(build::duration(timeout)), signal: signal.into() };
-        self.call(plugin, "StopTask", plugin.driver().stop_task(request)).await.map(drop)
+        self.call_after(plugin, "StopTask", timeout, plugin.driver().stop_task(request)).await.map(drop)
     }
 
     pub(crate) async fn destroy(&self, plugin: &Plugin, id: &str) -> Outcome {

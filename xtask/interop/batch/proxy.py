@@ -19,6 +19,10 @@ import docker
 
 lock = threading.Lock()
 rules, calls = [], {}
+# Exit codes of jobs that have ended, by id: they never change, and each look would ask the backend for them again.
+codes = {}
+# A client of the engine asks for its version before anything else: one for each thread, not for each look.
+engine = threading.local()
 QUEUE = sys.argv[3]
 
 REFUSALS = {
@@ -38,6 +42,12 @@ def fault(call):
                     rule["times"] -= 1
                 return rule["do"]
     return "pass"
+
+
+def containers():
+    if not hasattr(engine, "api"):
+        engine.api = docker.from_env().api
+    return engine.api.containers(all=True)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -69,17 +79,19 @@ class Handler(BaseHTTPRequestHandler):
             for event in answer["events"]:
                 event.update({name: int(event[name]) for name in ("timestamp", "ingestionTime") if name in event})
         jobs = answer["jobs"] if call == "describejobs" else []
-        there = docker.from_env().api.containers(all=True) if any(job["status"] == "RUNNING" for job in jobs) else []
+        there = containers() if any(job["status"] == "RUNNING" for job in jobs) else []
         names = " ".join(name for container in there if container["State"] != "created" for name in container["Names"])
         for job in jobs:
             if job["status"] == "RUNNING" and job["jobId"] not in names:
                 job["status"] = "STARTING"
             if job["status"] in ("SUCCEEDED", "FAILED"):
-                asked = {"jobQueue": QUEUE, "filters": [{"name": "JOB_NAME", "values": [job["jobName"]]}]}
-                _, listed = self.forward("/v1/listjobs", json.dumps(asked))
-                for summary in json.loads(listed)["jobSummaryList"]:
-                    if summary["jobId"] == job["jobId"] and "container" in summary:
-                        job["container"]["exitCode"] = summary["container"]["exitCode"]
+                if job["jobId"] not in codes:
+                    asked = {"jobQueue": QUEUE, "filters": [{"name": "JOB_NAME", "values": [job["jobName"]]}]}
+                    _, listed = self.forward("/v1/listjobs", json.dumps(asked))
+                    ended = [s for s in json.loads(listed)["jobSummaryList"] if "container" in s]
+                    codes.update({s["jobId"]: s["container"]["exitCode"] for s in ended if s["jobId"] == job["jobId"]})
+                if job["jobId"] in codes:
+                    job["container"]["exitCode"] = codes[job["jobId"]]
         return json.dumps(answer).encode()
 
     def hang_up(self):

@@ -6,7 +6,7 @@ use std::{
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::{
     DRIVERS,
     agent::Kind,
-    measure::{f, ms},
+    measure::{cpu_ticks, f, ms, pss_kib},
     remote::{BOUND, CREATED, MANY, PEACE, SETTLED, cost, drain, job, managed, until_managed},
     table::{self, Row},
 };
@@ -28,7 +28,7 @@ use crate::{
         cluster::{Agent, Role},
         kubernetes::{self, Cluster, IMAGE, NAMESPACE},
     },
-    local::{free_ports, target_dir, until},
+    local::{free_ports, kill, target_dir, until},
     process::Run,
     workspace,
 };
@@ -39,6 +39,11 @@ const NOWHERE: &str = "nowhere";
 const STARTS: usize = 20;
 /// Lines whose lag is measured.
 const LINES: usize = 60;
+/// How long one watch for pods without a node goes on.
+const KUBELET_LOOK: Duration = Duration::from_secs(5);
+/// Pods that are placed at the same time. The driver creates 128 at once, and a busy API server gives each request its
+/// share.
+const KUBELETS: usize = 64;
 
 /// Measures, and prints the table.
 pub(crate) fn run() -> Result<()> {
@@ -67,6 +72,8 @@ pub(crate) fn run() -> Result<()> {
 #[derive(Clone)]
 struct Api {
     port: u16,
+    /// Keeps connections.
+    agent: ureq::Agent,
     _proxy: Arc<Proxy>,
 }
 
@@ -85,7 +92,7 @@ impl Api {
         let mut command = Command::new(&cluster.kubectl);
         command.args(["proxy", "--port", &port.to_string(), "--kubeconfig"]).arg(cluster.kubeconfig());
         let proxy = command.stdout(Stdio::null()).spawn().context("could not start kubectl proxy")?;
-        let api = Self { port, _proxy: Arc::new(Proxy(proxy)) };
+        let api = Self { port, agent: ureq::Agent::new_with_defaults(), _proxy: Arc::new(Proxy(proxy)) };
         until("kubectl proxy", BOUND, || Ok(api.get("/version").ok()))?;
         Ok(api)
     }
@@ -99,13 +106,15 @@ impl Api {
     }
 
     fn post(&self, path: &str, body: &Value) -> Result<()> {
-        ureq::post(self.url(path)).send_json(body)?;
+        // Read to its end, or the connection is not used again.
+        self.agent.post(self.url(path)).send_json(body)?.body_mut().read_to_vec()?;
         Ok(())
     }
 
     fn merge(&self, path: &str, body: &Value) -> Result<()> {
         let kind = "application/merge-patch+json";
-        ureq::patch(self.url(path)).header("content-type", kind).send(body.to_string())?;
+        let asked = self.agent.patch(self.url(path)).header("content-type", kind);
+        asked.send(body.to_string())?.body_mut().read_to_vec()?;
         Ok(())
     }
 
@@ -140,6 +149,22 @@ impl Fleet {
     fn submit(&self, id: &str, count: usize, script: &str) -> Result<()> {
         let config = json!({"image": IMAGE, "command": "/bin/sh", "args": ["-c", script], "grace_period": "1s"});
         self.server.submit(&job(id, count, "kubernetes", &config))
+    }
+
+    /// Until so many of a job run. The list of all is not asked for: with thousands, server and bench would be busy with
+    /// it.
+    fn until_running(&self, id: &str, count: usize) -> Result<()> {
+        let path = format!("/v1/job/{id}/summary");
+        let mut told = Instant::now();
+        until("running pods", CREATED, || {
+            let running = self.server.get(&path)?["Summary"]["g"]["Running"].as_u64().unwrap_or_default();
+            if told.elapsed() > Duration::from_secs(10) {
+                told = Instant::now();
+                eprintln!("xtask: {running} of {count} run");
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            Ok((running >= count as u64).then_some(()))
+        })
     }
 
     fn end(&self, id: &str) -> Result<()> {
@@ -249,16 +274,22 @@ fn many(fleet: &mut Fleet, cluster: &Cluster) -> Result<Vec<Row>> {
     drain(&fleet.server, &name, true)?;
     until_managed(&fleet.server, 500, &name, BOUND)?;
     drop(away);
+    // What the hand-overs have left is nothing that a pod needs.
+    anew(&mut fleet.nodes[0])?;
     std::thread::sleep(SETTLED);
     let before = cost(&fleet.nodes[0], None);
+    tell("before", &fleet.nodes[0]);
     let asked = Instant::now();
     fleet.submit("many", many - 500, "")?;
-    until_managed(&fleet.server, many, "", CREATED)?;
+    fleet.until_running("many", many - 500)?;
     let created = asked.elapsed().as_secs_f64();
+    tell("all are seen running", &fleet.nodes[0]);
+    until_managed(&fleet.server, many, "", BOUND)?;
     std::thread::sleep(SETTLED);
     let (calm, begun) = (cost(&fleet.nodes[0], None), Instant::now());
     std::thread::sleep(PEACE);
     let now = cost(&fleet.nodes[0], None);
+    tell("in peace", &fleet.nodes[0]);
     // A tick is 10 ms.
     let share = f(now.ticks.saturating_sub(calm.ticks)) / begun.elapsed().as_secs_f64();
     let each = (f(now.kib) - f(before.kib)) / f((many - 500) as u64);
@@ -267,7 +298,44 @@ fn many(fleet: &mut Fleet, cluster: &Cluster) -> Result<Vec<Row>> {
         Row::new(format!("{many} pods: steady CPU of agent and plugin"), "drover", "%", vec![share]),
         Row::new("  memory of agent and plugin per pod", "drover", "KiB", vec![each]),
     ]);
+    // The first listing of a new plugin is what it needs most for.
+    anew(&mut fleet.nodes[0])?;
+    std::thread::sleep(SETTLED);
+    tell("after a restart", &fleet.nodes[0]);
+    let again = cost(&fleet.nodes[0], None);
+    let spent = f(again.ticks) / 100.0;
+    rows.extend([
+        Row::new(format!("{many} pods: time of agent and plugin after a restart"), "drover", "s", vec![spent]),
+        Row::new("  most memory of the plugin", "drover", "MiB", vec![f(most_kib(&fleet.nodes[0])) / 1024.0]),
+    ]);
     Ok(rows)
+}
+
+/// Another agent and another plugin; a plugin outlives its agent.
+fn anew(node: &mut Agent) -> Result<()> {
+    node.crash()?;
+    node.processes().into_keys().try_for_each(kill)?;
+    node.restart()
+}
+
+/// What each process of a node takes.
+fn tell(when: &str, node: &Agent) {
+    for (pid, command) in node.processes() {
+        let (kib, seconds) = (pss_kib(pid), f(cpu_ticks(pid)) / 100.0);
+        let name = command.split_whitespace().next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+        eprintln!("xtask: {when}: {name} {} MiB, at most {} MiB, {seconds:.1} s", kib / 1024, peak_kib(pid) / 1024);
+    }
+}
+
+/// The most that the plugin of a node ever had.
+fn most_kib(node: &Agent) -> u64 {
+    let plugins = node.processes().into_iter().filter(|(_, command)| command.contains("/plugins/kubernetes"));
+    plugins.map(|(pid, _)| peak_kib(pid)).max().unwrap_or_default()
+}
+
+fn peak_kib(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    text.lines().find_map(|l| l.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or(0)
 }
 
 /// Says of pods that nothing runs what a kubelet would say of running ones.
@@ -291,8 +359,7 @@ impl Kubelet {
         let is_over = over.clone();
         let thread = std::thread::spawn(move || {
             while !is_over.load(Ordering::Relaxed) {
-                // What fails is tried again: the pod is still there.
-                drop(look(&api));
+                drop(serve(&api));
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
@@ -300,30 +367,46 @@ impl Kubelet {
     }
 }
 
-/// Takes the pods that may be placed.
-fn look(api: &Api) -> Result<()> {
+/// Takes the pods that may be placed, for [`KUBELET_LOOK`]. A watch tells of them: a listing of those without a node
+/// makes the API server read all pods there are. It begins with what waits, so what has failed is tried again.
+fn serve(api: &Api) -> Result<()> {
     let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
-    let waiting =
-        api.get(&format!("{pods}?limit=200&fieldSelector=spec.nodeName%3D&labelSelector=drover.dev%2Fowner"))?;
-    let told = |pod: &Value| -> Result<()> {
-        let name = pod["metadata"]["name"].as_str().context("a name")?;
-        if pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
-            return Ok(());
-        }
-        let target = json!({"metadata": {"name": name}, "target": {"kind": "Node", "name": NOWHERE}});
-        api.post(&format!("{pods}/{name}/binding"), &target)?;
-        let is = |kind: &str| json!({"type": kind, "status": "True"});
-        let container = json!({"name": "task", "image": IMAGE, "imageID": "", "ready": true, "restartCount": 0,
-            "containerID": "fake://1", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}});
-        let status = json!({"status": {"phase": "Running", "podIP": "10.0.0.1", "containerStatuses": [container],
-            "conditions": [is("PodScheduled"), is("ContainersReady"), is("Ready")]}});
-        api.merge(&format!("{pods}/{name}/status"), &status)
-    };
-    let items = waiting["items"].as_array().cloned().unwrap_or_default();
+    let selector = "fieldSelector=spec.nodeName%3D&labelSelector=drover.dev%2Fowner";
+    let look = format!("{pods}?watch=1&resourceVersion=0&timeoutSeconds={}&{selector}", KUBELET_LOOK.as_secs());
+    let events = ureq::get(api.url(&look)).call()?.into_body().into_reader();
+    let (free, waiting) = std::sync::mpsc::channel::<String>();
+    let waiting = Mutex::new(waiting);
+    let next = || waiting.lock().ok()?.recv().ok();
     std::thread::scope(|scope| {
-        for part in items.chunks(items.len().div_ceil(4).max(1)) {
-            scope.spawn(|| part.iter().for_each(|pod| drop(told(pod))));
+        for _ in 0..KUBELETS {
+            scope.spawn(|| {
+                while let Some(name) = next() {
+                    drop(runs(api, &format!("{pods}/{name}"), &name));
+                }
+            });
         }
-    });
-    Ok(())
+        // The threads end with it.
+        let free = free;
+        for line in BufReader::new(events).lines() {
+            let event: Value = serde_json::from_str(&line?)?;
+            let (kind, pod) = (event["type"].as_str().unwrap_or_default(), &event["object"]);
+            let is_gated = pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty());
+            if matches!(kind, "ADDED" | "MODIFIED") && !is_gated {
+                free.send(pod["metadata"]["name"].as_str().context("a name")?.to_owned())?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Places a pod, and says that it runs.
+fn runs(api: &Api, path: &str, name: &str) -> Result<()> {
+    let target = json!({"metadata": {"name": name}, "target": {"kind": "Node", "name": NOWHERE}});
+    api.post(&format!("{path}/binding"), &target)?;
+    let is = |kind: &str| json!({"type": kind, "status": "True"});
+    let container = json!({"name": "task", "image": IMAGE, "imageID": "", "ready": true, "restartCount": 0,
+        "containerID": "fake://1", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}});
+    let status = json!({"status": {"phase": "Running", "podIP": "10.0.0.1", "containerStatuses": [container],
+        "conditions": [is("PodScheduled"), is("ContainersReady"), is("Ready")]}});
+    api.merge(&format!("{path}/status"), &status)
 }

@@ -168,3 +168,167 @@ async fn an_answer_that_comes_late_does_not_replace_what_the_watch_has_told() {
     let older = tokio::time::timeout(Duration::from_secs(4), watch.until(InstanceState::Creating)).await;
     assert!(older.is_err(), "the pod runs, and is said to be made: {older:?}");
 }
+
+/// Puts pods into the store that run already; their handles.
+async fn many(api: &Api, driver: &Driver, count: usize) -> Vec<RemoteHandle> {
+    let first = driver.ensure(ensure("k0", 1)).await.expect("made");
+    api.runs("drover-k0");
+    {
+        let mut store = api.store();
+        let pod = store.pods["drover-k0"].clone();
+        for n in 1..count {
+            let (mut pod, key) = (pod.clone(), format!("k{n}"));
+            pod["metadata"]["name"] = json!(format!("drover-{key}"));
+            pod["metadata"]["uid"] = json!(format!("many-{n}"));
+            for kind in ["labels", "annotations"] {
+                pod["metadata"][kind]["drover.dev/key"] = json!(key);
+            }
+            store.put("ADDED", pod);
+        }
+    }
+    let (mut handles, mut token) = (Vec::new(), String::new());
+    loop {
+        let page = driver.list("o", &token, 0).await.expect("listed");
+        handles.extend(page.instances.into_iter().map(|instance| instance.handle));
+        token = page.next_page_token;
+        if token.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(handles.len(), count);
+    assert!(handles.contains(&first.handle));
+    handles
+}
+
+/// Pages of listings, and looks at single pods.
+fn looks(api: &Api) -> (usize, usize) {
+    let store = api.store();
+    let single = store.calls.iter().filter(|c| c.starts_with("GET") && c.contains("/pods/drover-")).count();
+    (store.calls.iter().filter(|c| c.contains("limit=500")).count(), single)
+}
+
+#[tokio::test]
+async fn thousands_are_listed_once_at_the_start() {
+    let api = Api::start().await;
+    let driver = Arc::new(api.manager().await);
+    let handles = many(&api, &driver, 1200).await;
+    let (pages, single) = looks(&api);
+    let mut watches: Vec<Watch> = handles.chunks(256).map(|some| Watch::of(&driver, some.to_vec())).collect();
+    for (watch, some) in watches.iter_mut().zip(handles.chunks(256)) {
+        for _ in some {
+            watch.until(InstanceState::Running).await;
+        }
+    }
+    // A page that holds all, and the one after it, are three.
+    assert_eq!(looks(&api), (pages + 3, single));
+}
+
+#[tokio::test]
+async fn a_set_that_grows_is_not_looked_at_anew() {
+    let api = Api::start().await;
+    let driver = Arc::new(api.manager().await);
+    let handles = many(&api, &driver, 600).await;
+    let mut watch = Watch::of(&driver, handles[..256].to_vec());
+    for _ in 0..256 {
+        watch.until(InstanceState::Running).await;
+    }
+    testkit::eventually("a watch", || calls(&api, "watch=true") == 1).await;
+    let (pages, single) = looks(&api);
+    // The host ends the stream, then opens one over the new set.
+    drop(watch);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let mut watch = Watch::of(&driver, handles[..257].to_vec());
+    for _ in 0..257 {
+        watch.until(InstanceState::Running).await;
+    }
+    assert_eq!(looks(&api), (pages, single + 1));
+    // Of those that stay nothing is missed; the listing begins with this one.
+    api.ends("drover-k0", 3);
+    assert_eq!(watch.until(InstanceState::Exited).await.exit.exit_code, 3);
+}
+
+#[tokio::test]
+async fn few_of_many_are_looked_at_without_a_listing() {
+    let api = Api::start().await;
+    let driver = Arc::new(api.manager().await);
+    let handles = many(&api, &driver, 600).await;
+    let mut first = Watch::of(&driver, handles[..1].to_vec());
+    first.until(InstanceState::Running).await;
+    testkit::eventually("a watch", || calls(&api, "watch=true") == 1).await;
+    let (pages, single) = looks(&api);
+    let mut more = Watch::of(&driver, handles[1..21].to_vec());
+    for _ in 0..20 {
+        more.until(InstanceState::Running).await;
+    }
+    assert_eq!(looks(&api), (pages, single + 20));
+}
+
+#[tokio::test]
+async fn those_who_ask_for_many_at_the_same_time_share_listings() {
+    let api = Api::start().await;
+    let driver = Arc::new(api.manager().await);
+    let handles = many(&api, &driver, 1200).await;
+    let (pages, single) = looks(&api);
+    let asked = handles.chunks(100).map(|some| driver.observe(some));
+    for (seen, some) in futures::future::join_all(asked).await.into_iter().zip(handles.chunks(100)) {
+        let seen = seen.expect("observed");
+        assert_eq!(seen.len(), some.len());
+        assert!(seen.iter().all(|one| one.state == InstanceState::Running));
+        // Each at its place.
+        let one = driver.observe(&some[7..8]).await.expect("observed").remove(0);
+        assert_eq!(one.key, seen[7].key);
+    }
+    // Three pages for all, and the twelve that were looked at here.
+    assert_eq!(looks(&api), (pages + 3, single + 12));
+}
+
+#[tokio::test]
+async fn a_pod_of_which_nothing_can_be_said_holds_up_no_other() {
+    let api = Api::start().await;
+    let driver = Arc::new(api.manager().await);
+    let gone = driver.ensure(ensure("gone", 1)).await.expect("made").handle;
+    {
+        let mut store = api.store();
+        let pod = store.pods["drover-gone"].clone();
+        store.put("DELETED", pod);
+    }
+    let mut watch = Watch::of(&driver, vec![gone]);
+    watch.until(InstanceState::Unknown).await;
+    testkit::eventually("a watch", || calls(&api, "watch=true") == 1).await;
+    // A while after its last look.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let other = driver.ensure(ensure("other", 1)).await.expect("made").handle;
+    let mut watch = Watch::of(&driver, vec![other]);
+    let seen = tokio::time::timeout(Duration::from_secs(2), watch.until(InstanceState::Creating)).await;
+    assert!(seen.is_ok(), "it waits for the next look at another");
+}
+
+#[tokio::test]
+async fn what_is_away_says_nothing_of_others_and_a_server_that_is_away_is_not_asked_for_each() {
+    let api = Api::start().await;
+    let driver = Arc::new(api.manager().await);
+    let handles = many(&api, &driver, 600).await;
+    let mut first = Watch::of(&driver, handles[..1].to_vec());
+    first.until(InstanceState::Running).await;
+    testkit::eventually("a watch", || calls(&api, "watch=true") == 1).await;
+    let names: Vec<String> = api.store().pods.keys().cloned().collect();
+    for name in &names[1..31] {
+        let mut store = api.store();
+        let pod = store.pods[name].clone();
+        store.put("DELETED", pod);
+    }
+    let seen = driver.observe(&handles[1..61]).await.expect("observed");
+    for (n, one) in seen.iter().enumerate() {
+        let expected = if n < 30 { InstanceState::Unknown } else { InstanceState::Running };
+        assert_eq!(one.state, expected, "{n}: {one:?}");
+    }
+    api.say(Method::GET, "/pods/drover-", Said::Text(502, "away"), false, usize::MAX);
+    let before = calls(&api, "/pods/drover-");
+    let seen = driver.observe(&handles[31..91]).await.expect("observed");
+    for one in &seen {
+        assert!(one.state == InstanceState::Unknown && one.reason.contains("away"), "{one:?}");
+    }
+    // Those under way at the same time, and no more after them.
+    let asked = calls(&api, "/pods/drover-") - before;
+    assert!((8..=24).contains(&asked), "{asked} calls");
+}

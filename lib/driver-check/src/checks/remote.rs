@@ -107,7 +107,8 @@ pub(super) async fn becomes(lab: &Lab, plugin: &Plugin, handle: &Handle, state: 
 
 pub(super) async fn stop(lab: &Lab, plugin: &Plugin, handle: &Handle, epoch: u64) -> Outcome<Observation> {
     let request = stop_request(handle, epoch);
-    let answer = lab.call(plugin, "Stop", plugin.remote().stop(request)).await?;
+    let told = crate::task::STOP_TIMEOUT;
+    let answer = lab.call_after(plugin, "Stop", told, plugin.remote().stop(request)).await?;
     match answer.observed {
         Some(seen) => Ok(seen),
         None => failed("Stop answers without an observation"),
