@@ -190,7 +190,7 @@ impl RemoteDriver for Driver {
     }
 
     fn watch_interval(&self) -> Duration {
-        lock(&self.config).poll_interval
+        self.site().map_or_else(|_| lock(&self.config).poll_interval, |site| site.pace())
     }
 
     fn observe_rate(&self) -> f64 {

@@ -17,6 +17,11 @@ const READ_AGAIN: Duration = Duration::from_secs(30);
 /// The same for what has not changed for long.
 const READ_AGAIN_AT_LAST: Duration = Duration::from_mins(10);
 
+/// Looks are so many times apart as one of them takes: they keep 2.5 % of a core busy, and Slurm with them.
+const LOOK_SHARE: u32 = 40;
+/// Even where looks take long, the end of a task is seen within this time.
+const LOOK_AT_LAST: Duration = Duration::from_secs(10);
+
 /// What is known, or what else has to be asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -93,6 +98,11 @@ pub(crate) fn stays(key: &str, files: &Files, jobs: &Jobs, name: &str) -> Option
 /// and said nothing new.
 pub(crate) fn patience(before: Option<Duration>) -> Duration {
     before.map_or(READ_AGAIN, |before| (before * 2).min(READ_AGAIN_AT_LAST))
+}
+
+/// How often all tasks are looked at, where a look takes so long.
+pub(crate) fn pace(poll_interval: Duration, took: Duration) -> Duration {
+    (took * LOOK_SHARE).min(LOOK_AT_LAST).max(poll_interval)
 }
 
 /// What the state of the claimant's job says.
@@ -231,6 +241,16 @@ mod tests {
         let all = std::iter::successors(Some(patience(None)), |before| Some(patience(Some(*before))));
         let seconds: Vec<u64> = all.take(7).map(|patience| patience.as_secs()).collect();
         assert_eq!(seconds, [30, 60, 120, 240, 480, 600, 600]);
+    }
+
+    #[test]
+    fn looks_that_take_long_are_further_apart_up_to_ten_seconds() {
+        let millis = Duration::from_millis;
+        for (took, apart) in [(0, 2000), (10, 2000), (50, 2000), (100, 4000), (250, 10_000), (9000, 10_000)] {
+            assert_eq!(pace(millis(2000), millis(took)), millis(apart), "{took} ms");
+        }
+        // Who wants fewer gets fewer.
+        assert_eq!(pace(millis(60_000), millis(9000)), millis(60_000));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -33,6 +34,8 @@ const AT_ONCE: Duration = Duration::from_secs(3);
 const WAITS: usize = 4;
 /// Work on files at a time. What hangs with its file system holds a thread.
 const ON_DISK: usize = 16;
+/// Fewer tasks say nothing of what a look takes: the answer of the controller does.
+const MANY: usize = 200;
 /// How often a stop looks for the exit result.
 const STOP_LOOK: Duration = Duration::from_millis(100);
 /// How often a stop that has not ended the job says so again.
@@ -93,6 +96,8 @@ pub(crate) struct Site {
     /// Places to wait for a start that comes at once.
     waits: Semaphore,
     accounts: Accounts,
+    /// What a look at many takes, in milliseconds.
+    look_took: AtomicU64,
     tracking: OnceLock<String>,
 }
 
@@ -109,6 +114,7 @@ impl Site {
             base,
             queue: Queue::new(commands.clone(), rest.clone(), several),
             accounts: Accounts::new(commands.clone(), rest.clone()),
+            look_took: AtomicU64::new(0),
             commands,
             rest,
             starting: Mutex::default(),
@@ -161,6 +167,23 @@ impl Site {
     /// Looks at several instances with one call of `squeue` as a rule. Of those that ran or waited at the last look the
     /// files are read again only if their directory has changed or Slurm says something else.
     pub(crate) async fn look(&self, handles: &[HandleV1]) -> Vec<Observation> {
+        let begun = Instant::now();
+        let seen = self.look_at_all(handles).await;
+        if handles.len() >= MANY {
+            // One look beside other work says little.
+            let (took, before) = (begun.elapsed(), self.look_took.load(Ordering::Relaxed));
+            let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+            self.look_took.store(before / 4 * 3 + millis / 4, Ordering::Relaxed);
+        }
+        seen
+    }
+
+    /// How often to look, where all are looked at together.
+    pub(crate) fn pace(&self) -> Duration {
+        look::pace(self.config.poll_interval, Duration::from_millis(self.look_took.load(Ordering::Relaxed)))
+    }
+
+    async fn look_at_all(&self, handles: &[HandleV1]) -> Vec<Observation> {
         let unchanged = self.unchanged(handles).await;
         let mut read = self.dated_files(handles, &|n| unchanged[n].is_none()).await;
         let open = |read: &Option<Answer<Option<Dated>>>| match read {

@@ -151,8 +151,8 @@ impl Fleet {
         self.server.submit(&job(id, count, "kubernetes", &config))
     }
 
-    /// Until so many of a job run. The list of all is not asked for: with thousands, server and bench would be busy with
-    /// it.
+    /// Until so many of a job run. The list of all is not asked for: with thousands, server and bench would be busy
+    /// with it.
     fn until_running(&self, id: &str, count: usize) -> Result<()> {
         let path = format!("/v1/job/{id}/summary");
         let mut told = Instant::now();
@@ -276,7 +276,8 @@ fn many(fleet: &mut Fleet, cluster: &Cluster) -> Result<Vec<Row>> {
     drop(away);
     // What the hand-overs have left is nothing that a pod needs.
     anew(&mut fleet.nodes[0])?;
-    std::thread::sleep(SETTLED);
+    // A plugin gives back what its start has taken once it has rested for half a minute.
+    std::thread::sleep(SETTLED * 2);
     let before = cost(&fleet.nodes[0], None);
     tell("before", &fleet.nodes[0]);
     let asked = Instant::now();
