@@ -25,6 +25,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::plan;
 use crate::rights::{Owner, as_owner, owner};
 use crate::tables::JobId;
 
@@ -283,6 +284,19 @@ impl Place {
         }
     }
 
+    /// What the directory of this name holds; `None` where there is no instance.
+    pub(crate) fn about_and_files(&self, name: &str) -> Answer<Option<(About, Files)>> {
+        match self.about()? {
+            Some(about) if plan::name(&about.key) == name => Ok(Some((about, self.files()?))),
+            Some(about) => Err(RemoteError::could_not_ask(format!(
+                "{} says that it is the directory of the key {:?}",
+                self.dir.display(),
+                about.key
+            ))),
+            None => Ok(None),
+        }
+    }
+
     /// Makes the directory of an instance that nobody has asked for yet. It becomes the user's, unless somebody has
     /// asked for the instance before; without a user it stays the agent's.
     pub(crate) fn make(&self, about: &About, user: Option<Owner>) -> Answer<()> {
@@ -487,18 +501,19 @@ impl Place {
 
     /// Keeps the claim and what it belongs to, removes the rest.
     pub(crate) fn acknowledge(&self) -> Answer<()> {
-        self.as_owner(|| self.remove_all_but_the_claim())
+        self.as_owner(|| {
+            put(&self.file("acknowledged"), 0o600, b"")?;
+            self.remove_all_but(&["claim", "about.json", "epoch", "lock", "acknowledged"])
+        })
     }
 
-    fn remove_all_but_the_claim(&self) -> Answer<()> {
-        put(&self.file("acknowledged"), 0o600, b"")?;
+    fn remove_all_but(&self, kept: &[&str]) -> Answer<()> {
         for entry in fs::read_dir(&self.dir).map_err(unclear("list", &self.dir))? {
             let path = entry.map_err(unclear("list", &self.dir))?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if ["claim", "about.json", "epoch", "lock", "acknowledged"].contains(&name.as_str()) {
-                continue;
+            if !kept.contains(&name.as_str()) {
+                remove(&path).map_err(unclear("remove", &path))?;
             }
-            remove(&path).map_err(unclear("remove", &path))?;
         }
         Ok(())
     }
@@ -510,6 +525,16 @@ impl Place {
 
     /// Removes the directory: no submission of it can be on its way.
     pub(crate) fn remove(&self) -> Answer<()> {
+        if self.owner()?.is_none() {
+            return Ok(());
+        }
+        // What is in it is its user's, and goes with the user's rights.
+        self.as_owner(|| {
+            self.remove_all_but(&[]).or_else(|_| {
+                let _ = make_writable(&self.dir);
+                self.remove_all_but(&[])
+            })
+        })?;
         remove(&self.dir).map_err(unclear("remove", &self.dir))
     }
 
@@ -681,6 +706,26 @@ mod tests {
         sealed.close(&Claim::Sealed).expect("closed");
         sealed.make(&about, Some(user)).expect("left as it is");
         assert_eq!(sealed.owner().expect("looked at").map(|owner| owner.uid), Some(0));
+    }
+
+    #[test]
+    fn a_directory_goes_whatever_its_user_has_made_of_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = place(dir.path());
+        // Its user can enter it.
+        Base::open(dir.path(), true).expect("opened");
+        fs::create_dir_all(place.dir.join("task/closed")).expect("made");
+        for closed in ["task/closed", "task", ""] {
+            fs::set_permissions(place.dir.join(closed), fs::Permissions::from_mode(0o000)).expect("closed");
+        }
+        if rustix::process::geteuid().is_root() {
+            for given in ["task/closed", "task", ""] {
+                lchown(place.dir.join(given), Some(54_321), Some(54_321)).expect("given");
+            }
+        }
+        place.remove().expect("removed");
+        place.remove().expect("once more");
+        assert!(!place.dir.exists());
     }
 
     #[test]

@@ -565,14 +565,23 @@ impl Site {
     pub(crate) async fn list(&self, owner: &str, after: &str, size: usize) -> Answer<Page> {
         let (base, owner, after) = (self.base.clone(), owner.to_owned(), after.to_owned());
         let (size, keep) = (size.max(1), self.config.keep_sealed);
-        let (listed, more) = on_disk(move || {
+        let agent = rustix::process::geteuid().as_raw();
+        let (listed, more, incomplete) = on_disk(move || {
             base.here()?;
-            let mut listed: Vec<(String, About)> = Vec::new();
+            let (mut listed, mut incomplete): (Vec<(String, About)>, String) = (Vec::new(), String::new());
             // What comes before was read for an earlier page.
             for name in base.names()?.into_iter().filter(|name| *name > after) {
                 let place = base.place(&name);
-                let Some(about) = place.about()? else { continue };
-                let files = place.files()?;
+                let (about, files) = match place.about_and_files(&name) {
+                    Ok(Some(both)) => both,
+                    Ok(None) => continue,
+                    // What another user makes of a directory is no reason to show nobody's.
+                    Err(why) if place.owner()?.is_some_and(|owner| owner.uid != agent) => {
+                        incomplete = why.to_string();
+                        continue;
+                    }
+                    Err(why) => return Err(why),
+                };
                 if files.acknowledged || files.claim == Some(Claim::Sealed) {
                     if place.closed_for().is_some_and(|age| age > keep) {
                         place.remove()?;
@@ -584,16 +593,16 @@ impl Site {
                     continue;
                 }
                 if listed.len() == size {
-                    return Ok((listed, true));
+                    return Ok((listed, true, incomplete));
                 }
                 listed.push((name, about));
             }
-            Ok((listed, false))
+            Ok((listed, false, incomplete))
         })
         .await?;
         let handles: Vec<HandleV1> = listed.iter().map(|(_, about)| self.handle(&about.key, &about.owner)).collect();
         let seen = self.look(&handles).await;
-        let mut page = Page::default();
+        let mut page = Page { incomplete, ..Page::default() };
         if more {
             page.next_page_token = listed.last().map(|(name, _)| name.clone()).unwrap_or_default();
         }

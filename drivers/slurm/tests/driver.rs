@@ -182,6 +182,18 @@ async fn a_job_runs_as_the_user_of_its_task_who_gains_no_rights_by_it() {
         assert!(lines.recv().await.is_none());
     }
 
+    // A user that says it is another instance hides none of the others.
+    let other = driver.ensure(request("other", "nobody", "exec sleep 600")).await.expect("made");
+    let (about, kept) = (world.dir.path().join("runs/instances/other/about.json"), dir.join("about.json"));
+    let text = std::fs::read_to_string(&about).expect("there");
+    std::fs::copy(&kept, &about).expect("forged");
+    let page = driver.list("o", "", 100).await.expect("listed");
+    let keys: Vec<_> = page.instances.iter().map(|instance| instance.key.as_str()).collect();
+    assert_eq!(keys, ["k"]);
+    assert!(page.incomplete.contains("instances/other"), "{}", page.incomplete);
+    std::fs::write(&about, text).expect("mended");
+    driver.stop(&other.handle, 1, stop()).await.expect("stopped");
+
     let (_, next) = (driver, world.manager_with(json!({"users": ["nobody"]})).await);
     let (handle, seen) = next.find("k", "o").await.expect("found");
     assert_eq!(seen.state, InstanceState::Running);
