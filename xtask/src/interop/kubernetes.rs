@@ -17,7 +17,7 @@ use super::{
     docker_jobs::COUNTER,
     job::Job,
     remote::{self, allocation, running},
-    suite,
+    suite, under_nomad,
 };
 use crate::{
     builds,
@@ -84,7 +84,12 @@ pub(crate) fn check() -> Result<()> {
     let mut nodes = vec![cluster.node("k8s-n1", &server, &plugin)?];
     let result = story(&server, &mut nodes, &plugin, &cluster);
     let tails: Vec<String> = [&server].into_iter().chain(&nodes).map(Agent::log_tail).collect();
-    result.with_context(|| format!("the ends of the agents' logs:\n{}\n{}", tails.join("\n--\n"), cluster.log()))
+    result.with_context(|| format!("the ends of the agents' logs:\n{}\n{}", tails.join("\n--\n"), cluster.log()))?;
+    drop((server, nodes));
+    let (config, job) = (cluster.plugin(), job(COUNTER));
+    let subject = under_nomad::Subject { driver: "kubernetes", plugin: &plugin, config: &config, job: &job };
+    under_nomad::check(&subject, || cluster.one().map(|(pod, container)| format!("{pod} {container}")))?;
+    cluster.until_empty()
 }
 
 /// The programs of the cluster, built once per target directory and releases.

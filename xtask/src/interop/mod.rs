@@ -51,6 +51,7 @@ mod suite;
 mod terraform;
 mod three_servers;
 mod ui;
+mod under_nomad;
 mod vault;
 mod vm;
 mod web;

@@ -16,7 +16,7 @@ use super::{
     cluster::{Agent, Role, SHORT_LEASE, drover},
     job::Job,
     remote::{self, allocation, running},
-    slurm_rest, suite,
+    slurm_rest, suite, under_nomad,
 };
 use crate::{
     builds,
@@ -66,7 +66,19 @@ pub(crate) fn check() -> Result<()> {
     let tails: Vec<String> = [&server].into_iter().chain(&nodes).map(Agent::log_tail).collect();
     result.with_context(|| format!("the ends of the agents' logs:\n{}\n{}", tails.join("\n--\n"), cluster.log()))?;
     drop((server, nodes));
+    in_nomad(&plugin, &cluster)?;
     slurm_rest::check(&cluster, &plugin)
+}
+
+/// The same program in an agent of the peer.
+fn in_nomad(plugin: &Path, cluster: &Cluster) -> Result<()> {
+    fs::write(cluster.starts(), "")?;
+    let (config, job) = (cluster.plugin(), job(cluster));
+    let subject = under_nomad::Subject { driver: "slurm", plugin, config: &config, job: &job };
+    under_nomad::check(&subject, || cluster.one())?;
+    cluster.until_empty()?;
+    ensure!(cluster.started().len() == 1, "it has begun more than once: {:?}", cluster.started());
+    Ok(())
 }
 
 fn script(args: &[&str]) -> Run {
