@@ -66,6 +66,8 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "drover driver doctor",
         "`cargo xtask interop slurm` runs it on a real Slurm, and a test of it runs it on others",
     ),
+    ("guides/remote-tasks-on-slurm.md", "scontrol token", "`cargo xtask interop slurm` makes one on a real Slurm"),
+    ("guides/remote-tasks-on-slurm.md", "mv /etc/drover", "the driver's tests replace the file while it is used"),
     ("guides/remote-tasks-on-slurm.md", "drover demo", "`cargo xtask interop slurm` runs it on a real Slurm"),
     ("guides/secure-a-cluster.md", "", "a test of its own plays the page, with agents that it ends and starts again"),
     ("guides/remote-tasks-on-kubernetes.md", "cargo build", "the program is built with the tests"),
