@@ -1,7 +1,7 @@
 //! The driver.
 
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use driver_sdk::config::Config;
 use driver_sdk::exec::ExecIo;
@@ -45,8 +45,31 @@ pub struct Driver {
     managed: Mutex<Option<Arc<Managed>>>,
     /// Why there is no site.
     missing: Mutex<String>,
-    /// The last answer about the API server.
-    health: Arc<Mutex<Option<Answer<()>>>>,
+    health: Arc<Health>,
+}
+
+/// What is known of the API server.
+#[derive(Default)]
+struct Health {
+    /// The last answer, and when it came.
+    last: Mutex<Option<(Instant, Answer<()>)>>,
+    /// One question at a time: each is a connection, and hosts give streams up and open new ones.
+    asking: tokio::sync::Mutex<()>,
+}
+
+impl Health {
+    /// An answer that is younger than this call.
+    #[expect(clippy::await_holding_invalid_type, reason = "the server is asked once for all who wait")]
+    async fn now(&self, ask: impl Future<Output = Answer<()>>) -> Answer<()> {
+        let begun = Instant::now();
+        let _turn = self.asking.lock().await;
+        if let Some((_, answer)) = lock(&self.last).clone().filter(|(at, _)| *at > begun) {
+            return answer;
+        }
+        let answer = ask.await;
+        *lock(&self.last) = Some((Instant::now(), answer.clone()));
+        answer
+    }
 }
 
 impl Driver {
@@ -150,7 +173,7 @@ impl RemoteDriver for Driver {
                 let site = Arc::new(site);
                 let looking = site.clone();
                 let sweeping = tokio::spawn(async move { looking.sweep_on().await });
-                *lock(&self.health) = None;
+                *lock(&self.health.last) = None;
                 *lock(&self.managed) = Some(Arc::new(Managed { site, feeds: Feeds::default(), sweeping }));
                 Ok(())
             }
@@ -172,14 +195,13 @@ impl RemoteDriver for Driver {
         let (asked, context, health) = (site.clone(), self.context.get().cloned(), self.health.clone());
         let (answered, answer) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
-            let seen = async {
+            let ask = async {
                 asked.same_cluster().await?;
                 // Whether this account may look at pods of this namespace.
                 asked.api.list_pods(&crate::site::selector(""), 1, "").await?;
                 Ok(())
             };
-            let seen: Answer<()> = seen.await;
-            *lock(&health) = Some(seen.clone());
+            let seen = health.now(ask).await;
             // Whoever has given up waiting asks again, and then it is known.
             if answered.send(seen).is_err()
                 && let Some(context) = context
@@ -188,7 +210,7 @@ impl RemoteDriver for Driver {
             }
         });
         let fresh = tokio::time::timeout(FINGERPRINT_WITHIN, answer).await.ok().and_then(Result::ok);
-        let known = lock(&self.health).clone();
+        let known = lock(&self.health.last).clone().map(|(_, answer)| answer);
         match fresh.or(known) {
             Some(Err(why)) => Fingerprint::unhealthy(why.to_string()),
             None => Fingerprint::unhealthy("the API server has not answered yet"),

@@ -210,3 +210,19 @@ async fn the_doctor_tells_what_tasks_will_lack() {
     let fails = ["identity", "rights: pods", "rights: secrets", "pod"].map(|what| (what.to_owned(), Verdict::Fail));
     assert_eq!(found, fails);
 }
+
+#[tokio::test]
+async fn hosts_that_give_fingerprints_up_share_one_question() {
+    let api = Api::start().await;
+    let driver = api.manager().await;
+    let asked = || api.store().calls.iter().filter(|call| call.contains("namespaces/kube-system")).count();
+    let before = asked();
+    api.say(Method::GET, "namespaces/kube-system", Said::Silence, false, usize::MAX);
+    for _ in 0..20 {
+        let given_up = tokio::time::timeout(std::time::Duration::from_millis(5), driver.fingerprint()).await;
+        assert!(given_up.is_err(), "nothing was to answer");
+    }
+    let seen = driver.fingerprint().await;
+    assert_eq!(seen.health, driver_sdk::Health::Unhealthy, "{}", seen.description);
+    assert_eq!(asked() - before, 1);
+}
