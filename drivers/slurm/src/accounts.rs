@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
 
+use crate::answer;
 use crate::command::Commands;
 use crate::place::Files;
 use crate::rest::Rest;
@@ -14,12 +15,13 @@ use crate::tables::{self, Job, JobId};
 const APART: Duration = Duration::from_secs(5);
 /// Jobs that one `sacct` asks for: their numbers are on its command line.
 const AT_ONCE: usize = 1000;
-/// Jobs that one look asks slurmrestd for, one by one; the next look asks for others.
+/// Jobs that one look asks slurmrestd for, one by one.
 const BY_REST: usize = 20;
 
 /// An answer of accounting.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
+    /// The jobs that it is an answer about.
     asked: Vec<JobId>,
     jobs: Vec<Job>,
 }
@@ -28,7 +30,23 @@ pub(crate) struct Known {
 pub(crate) struct Accounts {
     commands: Commands,
     rest: Option<Arc<Rest>>,
-    last: Mutex<Option<Instant>>,
+    last: Mutex<Last>,
+}
+
+/// The last question.
+#[derive(Default)]
+struct Last {
+    at: Option<Instant>,
+    /// The last job that it was about.
+    of: Option<JobId>,
+}
+
+/// The jobs that are asked for next: those behind the last one of before, so that each has its turn.
+fn next(mut wanted: Vec<JobId>, last: Option<JobId>, most: usize) -> Vec<JobId> {
+    let behind = last.and_then(|last| wanted.iter().position(|id| *id == last)).map_or(0, |at| at + 1);
+    wanted.rotate_left(behind);
+    wanted.truncate(most);
+    wanted
 }
 
 impl Accounts {
@@ -36,35 +54,45 @@ impl Accounts {
         Self { commands, rest, last: Mutex::default() }
     }
 
-    /// What is known of these jobs. Where there is no accounting, nothing is.
+    /// What is known of these jobs, or of a part of them: a look does not wait for accounting's turn, the next one asks
+    /// for others. Where there is no accounting, that is the answer.
     #[expect(clippy::await_holding_invalid_type, reason = "one question to accounting at a time")]
-    pub(crate) async fn of(&self, mut asked: Vec<JobId>) -> Known {
-        let mut jobs = Vec::new();
-        if self.rest.is_some() {
-            asked.truncate(BY_REST);
+    pub(crate) async fn of(&self, wanted: Vec<JobId>) -> Known {
+        let Ok(mut last) = self.last.try_lock() else { return Known::default() };
+        if wanted.is_empty() || last.at.is_some_and(|at| at.elapsed() < APART) {
+            return Known::default();
         }
-        for ids in asked.chunks(AT_ONCE) {
-            let mut last = self.last.lock().await;
-            if let Some(at) = *last {
-                tokio::time::sleep_until((at + APART).into()).await;
-            }
-            *last = Some(Instant::now());
-            if let Some(rest) = &self.rest {
-                for id in ids {
-                    jobs.extend(rest.account(*id).await.unwrap_or_default());
+        let asked = next(wanted, last.of, if self.rest.is_some() { BY_REST } else { AT_ONCE });
+        (last.at, last.of) = (Some(Instant::now()), asked.last().copied());
+        match &self.rest {
+            Some(rest) => {
+                let mut known = Known::default();
+                for id in asked {
+                    if let Ok(jobs) = rest.account(id).await {
+                        known.asked.push(id);
+                        known.jobs.extend(jobs);
+                    }
                 }
-                break;
+                known
             }
-            let ids: Vec<String> = ids.iter().map(JobId::to_string).collect();
-            // Without a start, only what was there since midnight is shown.
-            let args = ["-X", "-n", "-P", "-S", "2000-01-01", "-j", &ids.join(","), "-o", tables::SACCT_FORMAT];
-            match self.commands.run("sacct", &args.map(str::to_owned)).await {
-                Ok(said) if said.success => jobs.extend(tables::sacct(&said.stdout)),
-                // The next ones would get no other answer.
-                _ => break,
-            }
+            None => match self.sacct(&asked).await {
+                Some(jobs) => Known { asked, jobs },
+                None => Known::default(),
+            },
         }
-        Known { asked, jobs }
+    }
+
+    /// `None`: no answer.
+    async fn sacct(&self, asked: &[JobId]) -> Option<Vec<Job>> {
+        let ids: Vec<String> = asked.iter().map(JobId::to_string).collect();
+        // Without a start, only what was there since midnight is shown.
+        let args = ["-X", "-n", "-P", "-S", "2000-01-01", "-j", &ids.join(","), "-o", tables::SACCT_FORMAT];
+        let said = self.commands.run("sacct", &args.map(str::to_owned)).await.ok()?;
+        match said.success {
+            true => Some(tables::sacct(&said.stdout)),
+            false if answer::no_accounting(&said.stderr) => Some(Vec::new()),
+            false => None,
+        }
     }
 }
 
@@ -88,6 +116,20 @@ pub(crate) struct NotAsked;
 mod tests {
     use super::*;
     use crate::place::Member;
+
+    #[test]
+    fn each_job_has_its_turn() {
+        let all: Vec<JobId> = (1..=5).map(JobId::single).collect();
+        let (mut last, mut turns) = (None, Vec::new());
+        for _ in 0..3 {
+            let asked = next(all.clone(), last, 2);
+            last = asked.last().copied();
+            turns.extend(asked.iter().map(|id| id.number));
+        }
+        assert_eq!(turns, [1, 2, 3, 4, 5, 1]);
+        assert_eq!(next(Vec::new(), last, 2), []);
+        assert_eq!(next(all.clone(), Some(JobId::single(9)), 2), all[..2], "the last one was answered");
+    }
 
     #[test]
     fn a_number_that_was_used_again_is_another_job() {

@@ -83,6 +83,11 @@ pub(crate) fn last_lines(text: &str) -> String {
     if told.is_empty() { "it gave no reason".to_owned() } else { told }
 }
 
+/// Whether `sacct` says that the cluster keeps no accounts.
+pub(crate) fn no_accounting(stderr: &str) -> bool {
+    stderr.contains("accounting storage is disabled")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -36,6 +36,9 @@ impl Said {
     }
 }
 
+/// Variables that commands get from the agent: where programs, libraries and the configuration are, and who runs them.
+const PASSED_ON: [&str; 7] = ["PATH", "LD_LIBRARY_PATH", "SLURM_CONF", "HOME", "USER", "LOGNAME", "TERM"];
+
 /// How the commands are found and what they are told.
 #[derive(Debug, Clone)]
 pub(crate) struct Commands {
@@ -51,15 +54,10 @@ impl Commands {
     pub(crate) fn command(&self, name: &str) -> Command {
         let program = self.config.bin_dir.as_ref().map_or_else(|| PathBuf::from(name), |dir| dir.join(name));
         let mut command = Command::new(program);
-        for (variable, _) in std::env::vars_os() {
-            let text = variable.to_string_lossy();
-            // The launch of this plugin concerns nobody else, and defaults of the person who started the agent would
-            // change what the commands do. Its directories are not there on a compute node.
-            let ours = ["PLUGIN_", "NOMAD_", "DROVER_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "TMPDIR", "XDG_"];
-            if ours.iter().any(|prefix| text.starts_with(prefix)) {
-                command.env_remove(&variable);
-            }
-        }
+        // What the agent knows concerns neither Slurm nor the users as whom some commands run, and defaults of the
+        // person who started it would change what the commands do.
+        command.env_clear();
+        command.envs(PASSED_ON.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         command.env("LC_ALL", "C").stdin(Stdio::null());
         if let Some(conf) = &self.config.conf {
             command.env("SLURM_CONF", conf);
@@ -77,9 +75,7 @@ impl Commands {
     ///
     /// A drop ends the command.
     pub(crate) async fn run(&self, name: &str, args: &[String]) -> Result<Said, RemoteError> {
-        let mut command = self.command(name);
-        command.current_dir("/").args(args);
-        self.to_its_end(command, name, "").await
+        self.run_in((None, Path::new("/")), name, args, "").await
     }
 
     /// The same for a command that is none of Slurm's.
@@ -153,7 +149,7 @@ impl Commands {
 /// Lets a command run as this user, with no group but its first. The controller looks its other groups up itself.
 pub(crate) fn become_user(command: &mut Command, user: &User) {
     command.uid(user.owner.uid).gid(user.owner.gid);
-    command.env("USER", &user.name).env("LOGNAME", &user.name).env("HOME", &user.home).env_remove("MAIL");
+    command.env("USER", &user.name).env("LOGNAME", &user.name).env("HOME", &user.home);
 }
 
 /// Everything that comes out of a pipe.

@@ -88,6 +88,9 @@ impl RestConfig {
                 return wrong(format!("{name} {:?} must be an absolute path", path.display()));
             }
         }
+        if self.ca_file.is_some() && !self.url.starts_with("https:") {
+            return wrong(format!("url {:?} needs no ca_file; only an https address has one", self.url));
+        }
         if !self.url.starts_with("unix:") && self.token_file.is_none() {
             return wrong(format!("url {:?} needs a token_file; without a token use unix:/path of a socket", self.url));
         }
@@ -104,6 +107,16 @@ impl RestConfig {
 }
 
 impl PluginConfig {
+    /// User of tasks that name none.
+    pub(crate) fn default_user(&self) -> Option<&str> {
+        self.user.as_deref().filter(|user| !user.is_empty())
+    }
+
+    /// Whether jobs run as other users than the agent's.
+    pub(crate) fn has_users(&self) -> bool {
+        self.default_user().is_some() || !self.users.is_empty()
+    }
+
     /// Checks what the schema cannot.
     pub(crate) fn check(&self) -> Result<(), Error> {
         for (name, path) in [("base", &self.base), ("conf", &self.conf), ("bin_dir", &self.bin_dir)] {
@@ -120,10 +133,10 @@ impl PluginConfig {
                 self.submissions_per_second
             )));
         }
-        if self.user.as_deref() == Some("root") || self.users.iter().any(|user| user == "root") {
+        if self.default_user() == Some("root") || self.users.iter().any(|user| user == "root") {
             return Err(Error::invalid("user and users must not name root: no job is submitted as root for a task"));
         }
-        if self.rest.is_some() && (self.user.is_some() || !self.users.is_empty()) {
+        if self.rest.is_some() && self.has_users() {
             return Err(Error::invalid(
                 "user and users need Slurm's commands: slurmrestd submits as the user of its token; leave out `rest`",
             ));
@@ -208,6 +221,7 @@ mod tests {
             serde_json::json!({"rest": {}}),
             serde_json::json!({"rest": {"url": "http://rest:6820"}}),
             serde_json::json!({"rest": {"url": "rest:6820", "token_file": "/token"}}),
+            serde_json::json!({"rest": {"url": "unix:/rest", "ca_file": "/ca"}}),
             serde_json::json!({"rest": {"url": "http://rest:6820", "token_file": "token"}}),
             serde_json::json!({"rest": {"url": "unix:/rest", "version": "v0.0.37"}}),
             serde_json::json!({"users": ["ada", "root"]}),

@@ -144,10 +144,15 @@ fn settings(text: &str) -> Vec<Finding> {
 /// Users that tasks may name, one by one, and those of them that the agent can submit for.
 async fn known_users(site: &Site) -> (Vec<Finding>, Vec<User>) {
     let config = &site.config;
-    let mut names: Vec<&String> = config.user.iter().chain(&config.users).filter(|name| *name != "*").collect();
+    let listed = config.users.iter().map(String::as_str).filter(|name| *name != "*");
+    let mut names: Vec<&str> = config.default_user().into_iter().chain(listed).collect();
     names.dedup();
     let agent = rustix::process::geteuid().as_raw();
     let (mut findings, mut known) = (Vec::new(), Vec::new());
+    if config.users.iter().any(|name| name == "*") && agent != 0 {
+        let found = format!("the agent runs as the user {agent} and can submit for nobody else");
+        findings.push(Finding::fail("users", found, "run the agent as root, or take `*` out of `users`"));
+    }
     for name in names {
         let looked = users::look_up(&site.commands, name).await;
         let allowed = looked.and_then(|user| users::allowed(&user, config, agent).map(|()| user));
@@ -176,7 +181,7 @@ async fn submission(site: &Site) -> Finding {
             args.push(format!("--{name}={value}"));
         }
     }
-    let user = match site.config.user.as_deref() {
+    let user = match site.config.default_user() {
         None => Ok(None),
         Some(name) => users::look_up(&site.commands, name).await.map(Some),
     };

@@ -16,7 +16,8 @@ use tokio::sync::mpsc;
 
 use crate::config::{PluginConfig, TaskOptions};
 use crate::place::{Answer, Claim};
-use crate::site::{HandleV1, Site, lock, on_disk};
+use crate::rights::as_owner;
+use crate::site::{HandleV1, Site, is_signal, lock, on_disk};
 use crate::{doctor, exec, files, logs, tables};
 
 /// How old a sample of use may be: `sstat` asks a node, and that is not for every second.
@@ -242,7 +243,7 @@ impl RemoteDriver for Driver {
     async fn signal(&self, handle: &RemoteHandle, epoch: u64, signal: &str) -> Answer<()> {
         let (site, handle) = self.resolve(handle)?;
         let name = signal.trim_start_matches("SIG");
-        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric()) {
+        if !is_signal(name) {
             return Err(RemoteError::wrong_request(format!(
                 "{signal:?} is not the name of a signal; use one such as SIGHUP"
             )));
@@ -267,7 +268,7 @@ impl RemoteDriver for Driver {
             InstanceState::Creating | InstanceState::Running => {}
         }
         let place = site.place(&handle.key);
-        on_disk(move || place.under(epoch, || files::renew(&place, &bundle))).await
+        on_disk(move || place.under(epoch, || as_owner(&place.dir, || files::renew(&place, &bundle)))).await
     }
 
     async fn stats(&self, handle: &RemoteHandle) -> Answer<Option<TaskUsage>> {
@@ -305,6 +306,6 @@ impl RemoteDriver for Driver {
     ) -> Answer<TaskExit> {
         let (site, handle) = self.resolve(handle)?;
         let (_, job) = site.claimant(&handle, epoch).await?;
-        exec::run(&site, &site.place(&handle.key).dir, job, &command, tty, io).await
+        exec::run(&site, &site.place(&handle.key), job, &command, tty, io).await
     }
 }

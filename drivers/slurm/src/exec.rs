@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 
 use crate::command::become_user;
-use crate::place::{Answer, read, unique};
+use crate::place::{Answer, Place, read, unique};
 use crate::rights::as_owner;
 use crate::site::{Site, on_disk};
 
@@ -59,23 +58,26 @@ fn unclear(why: io::Error) -> RemoteError {
     }
 }
 
-/// Runs a command in the job whose run directory is `dir`. A drop ends it.
+/// Runs a command in the job with this run directory. A drop ends it.
 ///
 /// # Errors
 /// [`RemoteError::CouldNotAsk`]: `srun` cannot be run, or the client has gone.
 pub(crate) async fn run(
     site: &Site,
-    dir: &Path,
+    place: &Place,
     job: u64,
     command: &[String],
     tty: bool,
     io: ExecIo,
 ) -> Answer<TaskExit> {
+    let dir = &place.dir;
     let result = dir.join(format!(".exec.{}", unique()));
     let mut srun = site.commands.command("srun");
-    if let Some(user) = site.owner_of(dir).await? {
+    if let Some(user) = site.user_of_place(place).await? {
         become_user(&mut srun, &user);
     }
+    // Slurm looks for the directory of `srun` on the compute node.
+    srun.current_dir(dir);
     srun.arg(format!("--jobid={job}")).args(["--overlap", "--nodes=1", "--ntasks=1"]);
     srun.arg(if tty { "--pty" } else { "--input=0" });
     srun.arg("/bin/sh").arg(dir.join("beside.sh")).arg(&result).args(command);
@@ -84,7 +86,8 @@ pub(crate) async fn run(
     let dir = dir.to_owned();
     let code = on_disk(move || {
         as_owner(&dir, || {
-            let code = read(&result)?.and_then(|text| text.trim().parse().ok());
+            // Whatever became of it, `srun` has a code as well.
+            let code = read(&result).ok().flatten().and_then(|text| text.trim().parse().ok());
             let _ = std::fs::remove_file(&result);
             Ok(code)
         })

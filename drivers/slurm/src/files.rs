@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn files_arrive_private_where_they_are_secret_and_are_renewed_through_no_link() {
         let dir = tempfile::tempdir().expect("a directory");
-        let place = Place { dir: dir.path().join("run") };
+        let place = Place { dir: dir.path().join("run"), given: dir.path().join("given") };
         lay_out(
             &place,
             &bundle(&[("secrets/token", 0o644, "old"), ("local/tool", 0o755, "x"), ("local/d/", 0o750, "")]),

@@ -16,11 +16,12 @@
 //! queue.rs     one squeue for all who ask, at most two a second
 //! accounts.rs  one sacct for all that the controller has forgotten
 //! place.rs     the run directory: claims, epochs, results
-//! rights.rs    work on files with the rights of whom they belong to
+//! rights.rs    work on files with the rights of their owner
 //! users.rs     the user of a job, and whether the operator allows it
 //! files.rs     files of a task, brought and renewed
 //! submit.rs    sbatch: submissions of one kind together are a job array
-//! site.rs      one cluster: creates, looks, stops, acknowledges
+//! site.rs      one cluster: creates, looks, acknowledges
+//! site/stop.rs stops, until nothing of the task runs
 //! logs.rs      output by byte offset
 //! exec.rs      commands beside a task
 //! doctor.rs    what tasks will need, looked at before there is one

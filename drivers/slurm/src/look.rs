@@ -55,6 +55,13 @@ pub(crate) fn together(files: &Files, jobs: &Jobs, name: &str) -> Step {
     if let Some(step) = alone(files) {
         return step;
     }
+    if let Some(user) = jobs.leaves_out(files) {
+        let why = format!(
+            "the job is the user {user}'s, whose jobs this node does not ask for; set `users` in the plugin's \
+                configuration, and no `rest`"
+        );
+        return Step::Known(InstanceState::Unknown, why);
+    }
     match &files.claim {
         Some(Claim::Job { id, nodes, .. }) => match jobs.job(name, files, *id) {
             Some(job) => of_job(job, nodes),
@@ -80,6 +87,9 @@ pub(crate) fn together(files: &Files, jobs: &Jobs, name: &str) -> Step {
 /// exactly its job is RUNNING, or still waits. `None` for every other state: a job that completes may have left its
 /// exit result.
 pub(crate) fn stays(key: &str, files: &Files, jobs: &Jobs, name: &str) -> Option<Observation> {
+    if jobs.leaves_out(files).is_some() {
+        return None;
+    }
     let step = match &files.claim {
         Some(Claim::Job { id, .. }) => {
             jobs.job(name, files, *id).filter(|job| job.state == "RUNNING")?;
@@ -204,7 +214,7 @@ mod tests {
     }
 
     fn jobs(text: &str) -> Jobs {
-        Jobs::new(tables::squeue(text))
+        Jobs::new(tables::squeue(text), false)
     }
 
     #[test]
@@ -277,13 +287,21 @@ mod tests {
 
     #[test]
     fn a_job_of_another_user_with_the_name_is_none_of_ours() {
-        let own = |user: u32, files: Files| Files { user, ..files };
+        let own = |user: u32, files: Files| Files { user: Some(user), ..files };
         let text = "1001 7|k|RUNNING|n1|None\n";
         assert!(stays("k", &own(1001, claimed()), &jobs(text), "k").is_some());
         assert_eq!(stays("k", &own(1002, claimed()), &jobs(text), "k"), None);
         assert!(matches!(together(&own(1002, claimed()), &jobs(text), "k"), Step::Absent { .. }));
         assert_eq!(jobs(text).live("k", &own(1002, Files::default())), None);
         assert_eq!(jobs(text).live("k", &own(1001, Files::default())), Some(JobId::single(7)));
+        // Jobs of the agent's user say nothing of somebody else's, whether they are there or not.
+        let own_only = Jobs::new(tables::squeue("7|k|RUNNING|n1|None\n"), true);
+        let waits = Files { job: Some(JobId::single(8)), sent_for: Some(Duration::from_secs(60)), ..Files::default() };
+        for files in [claimed(), waits] {
+            let step = together(&own(1001, files.clone()), &own_only, "k");
+            assert!(matches!(&step, Step::Known(InstanceState::Unknown, why) if why.contains("1001")), "{step:?}");
+            assert!(!matches!(together(&files, &own_only, "k"), Step::Known(InstanceState::Unknown, _)));
+        }
     }
 
     #[test]

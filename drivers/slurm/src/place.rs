@@ -1,5 +1,7 @@
-//! The run directory of an instance. All work on files; run it on a thread that may block. Each work has the rights of
-//! whom the directory belongs to ([`as_owner`]): that is the user of the job.
+//! The run directory of an instance. All work on files; run it on a thread that may block.
+//!
+//! A directory that was given to the user of its job is that user's: work in it has the user's rights ([`as_owner`]),
+//! and what Drover's own order depends on, lock and epoch, lies out of the user's reach.
 //!
 //! ```text
 //! identity                    the runtime's own name
@@ -11,11 +13,12 @@
 //!                sending, job a submission was begun, of which arrays it is part; its job
 //!                gate.sh task.sh env beside.sh task/ alloc/ out err exit
 //!                acknowledged the result was stored: only the claim is kept
+//! given/NAME/epoch lock       those of a directory that was given to a user
 //! ```
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, lchown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -93,8 +96,8 @@ pub(crate) struct Files {
     /// Age of the newest submission.
     pub(crate) sent_for: Option<Duration>,
     pub(crate) acknowledged: bool,
-    /// Number of the user whose directory it is.
-    pub(crate) user: u32,
+    /// Number of the user to whom the directory was given; `None`: it is the agent's.
+    pub(crate) user: Option<u32>,
 }
 
 fn unclear(what: &str, path: &Path) -> impl FnOnce(io::Error) -> RemoteError {
@@ -146,21 +149,17 @@ pub(crate) fn put(path: &Path, mode: u32, data: &[u8]) -> Answer<()> {
     })
 }
 
-/// Makes a file with this content unless there is one; whether it did. Reading decides.
-fn claim(path: &Path, text: &str) -> Answer<bool> {
+/// Makes a file with this content unless there is one. Who has it is decided by reading it.
+fn claim(path: &Path, text: &str) -> Answer<()> {
     let temporary = path.with_extension(format!("tmp.{}", unique()));
-    let own = format!("{text} {}", unique());
-    let link = || -> io::Result<bool> {
+    let link = || -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-        writeln!(file, "{own}")?;
+        writeln!(file, "{text} {}", unique())?;
         file.sync_all()?;
         match fs::hard_link(&temporary, path) {
-            Err(why) if why.kind() != ErrorKind::AlreadyExists => return Err(why),
-            _ => {}
+            Err(why) if why.kind() != ErrorKind::AlreadyExists => Err(why),
+            _ => Ok(()),
         }
-        let mut found = String::new();
-        File::open(path)?.read_to_string(&mut found)?;
-        Ok(found.trim_end() == own)
     };
     let linked = link();
     let _ = fs::remove_file(&temporary);
@@ -181,7 +180,18 @@ impl Base {
         let instances = root.join("instances");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&instances).map_err(unclear("make", &instances))?;
         for dir in [root, &instances].into_iter().filter(|_| several_users) {
-            let mode = fs::metadata(dir).map_err(unclear("look at", dir))?.permissions().mode();
+            let found = fs::metadata(dir).map_err(unclear("look at", dir))?;
+            let mode = found.permissions().mode();
+            // Whoever could replace a directory there could lead the agent anywhere.
+            if rustix::process::geteuid().is_root() && (found.uid() != 0 || mode & 0o022 != 0) {
+                return Err(RemoteError::could_not_ask(format!(
+                    "{} belongs to the user {} and has mode {:o}; with `users` it must be root's, and writable by \
+                        nobody else",
+                    dir.display(),
+                    found.uid(),
+                    mode & 0o7777
+                )));
+            }
             if mode & 0o111 != 0o111 {
                 let open = fs::Permissions::from_mode(mode | 0o111);
                 fs::set_permissions(dir, open).map_err(unclear("let users enter", dir))?;
@@ -219,7 +229,7 @@ impl Base {
     }
 
     pub(crate) fn place(&self, name: &str) -> Place {
-        Place { dir: self.root.join("instances").join(name) }
+        Place { dir: self.root.join("instances").join(name), given: self.root.join("given").join(name) }
     }
 
     /// Names of all run directories. Writing into the directory makes a network file system forget what it kept of it.
@@ -249,6 +259,8 @@ fn probe(dir: &Path) -> Answer<()> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) dir: PathBuf,
+    /// Where lock and epoch are once the directory was given to a user.
+    pub(crate) given: PathBuf,
 }
 
 impl Place {
@@ -312,38 +324,79 @@ impl Place {
     }
 
     /// Gives a directory of the agent away, for which nothing was submitted and which nobody has closed.
+    ///
+    /// # Errors
+    /// [`RemoteError::CouldNotAsk`] also for one that is somebody else's and has not begun.
     fn give(&self, user: Owner) -> Answer<()> {
-        let ours = || Ok(self.owner()?.is_some_and(|owner| owner.uid == 0));
-        if !rustix::process::geteuid().is_root() || !ours()? {
+        if !rustix::process::geteuid().is_root() {
             return Ok(());
         }
-        // Whoever is about to close it waits, and then does so as the new owner.
-        let _lock = self.lock()?;
-        if !ours()? {
-            return Ok(());
-        }
-        if ["claim", "sending", "job", "acknowledged"].iter().any(|name| self.file(name).exists()) {
-            return Ok(());
+        // Whoever is about to close it waits, and then does so with the other lock.
+        let lock = self.lock()?;
+        let begun = || {
+            let names = ["claim", "sending", "job", "acknowledged"];
+            names.iter().any(|name| fs::symlink_metadata(self.file(name)).is_ok())
+        };
+        match self.owner()? {
+            _ if begun() => return Ok(()),
+            Some(owner) if owner == user && self.was_given() => return Ok(()),
+            // It is the user's already when root died before the last step.
+            Some(owner) if !self.was_given() && (owner.uid == 0 || owner == user) => {}
+            owner => {
+                return Err(RemoteError::could_not_ask(format!(
+                    "{} belongs to the user {} and not to {}; does the file system take root for somebody else \
+                        (root_squash)?",
+                    self.dir.display(),
+                    owner.map_or_else(|| "?".to_owned(), |owner| owner.uid.to_string()),
+                    user.uid
+                )));
+            }
         }
         let cannot = || unclear("give to the user of the job (it needs a file system without root_squash)", &self.dir);
         for entry in fs::read_dir(&self.dir).map_err(unclear("list", &self.dir))? {
             let path = entry.map_err(unclear("list", &self.dir))?.path();
             lchown(&path, Some(user.uid), Some(user.gid)).map_err(cannot())?;
         }
-        lchown(&self.dir, Some(user.uid), Some(user.gid)).map_err(cannot())
+        lchown(&self.dir, Some(user.uid), Some(user.gid)).map_err(cannot())?;
+        // From the last step on the other lock is taken, so that step is one.
+        let ready = self.given.with_extension("new");
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&ready).map_err(unclear("make", &ready))?;
+        if let Some(epoch) = self.as_owner(|| read(&self.file("epoch")))? {
+            put(&ready.join("epoch"), 0o600, epoch.as_bytes())?;
+        }
+        fs::rename(&ready, &self.given).map_err(unclear("make", &self.given))?;
+        drop(lock);
+        Ok(())
+    }
+
+    /// Where lock and epoch are.
+    fn order(&self) -> &Path {
+        if self.was_given() { &self.given } else { &self.dir }
+    }
+
+    /// Whether the directory is a user's. Only an agent as root can give one away, and see that it was.
+    fn was_given(&self) -> bool {
+        fs::symlink_metadata(&self.given).is_ok()
+    }
+
+    /// Number of the user to whom the directory was given.
+    pub(crate) fn given_to(&self) -> Answer<Option<u32>> {
+        if self.was_given() { Ok(self.owner()?.map(|owner| owner.uid)) } else { Ok(None) }
     }
 
     /// Holds the lock of the directory until the drop.
     fn lock(&self) -> Answer<File> {
-        let path = self.file("lock");
-        let lock = open(&path, OpenOptions::new().create(true).truncate(false).write(true).mode(0o600))
-            .map_err(unclear("open", &path))?;
         let begun = Instant::now();
         loop {
+            let order = self.order();
+            let path = order.join("lock");
+            let lock = open(&path, OpenOptions::new().create(true).truncate(false).write(true).mode(0o600))
+                .map_err(unclear("open", &path))?;
             match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(lock),
+                // It may have been given away meanwhile.
+                Ok(()) if order == self.order() => return Ok(lock),
+                Ok(()) => {}
                 Err(Errno::WOULDBLOCK) if begun.elapsed() < LOCKED_FOR => std::thread::sleep(LOCK_AGAIN),
-                // The user of the job may hold it as long as it likes.
                 Err(Errno::WOULDBLOCK) => {
                     return Err(RemoteError::could_not_ask(format!(
                         "somebody has held the lock {} for {} s",
@@ -361,17 +414,26 @@ impl Place {
         }
     }
 
+    fn epoch(&self) -> Answer<u64> {
+        let text = read(&self.order().join("epoch"))?;
+        Ok(text.and_then(|text| text.trim().parse().ok()).unwrap_or(0))
+    }
+
     /// When a file of the directory was last made, replaced or removed; `None` when that cannot be read.
     pub(crate) fn changed(&self) -> Option<SystemTime> {
         fs::metadata(&self.dir).and_then(|dir| dir.modified()).ok()
     }
 
     pub(crate) fn files(&self) -> Answer<Files> {
-        self.as_owner(|| self.read_files())
+        self.with_order(self.as_owner(|| self.read_files())?)
+    }
+
+    /// Adds what is out of the user's reach.
+    fn with_order(&self, files: Files) -> Answer<Files> {
+        Ok(Files { epoch: self.epoch()?, user: self.given_to()?, ..files })
     }
 
     fn read_files(&self) -> Answer<Files> {
-        let number = |text: Option<String>| text.and_then(|t| t.trim().parse::<u64>().ok());
         let exit = read(&self.file("exit"))?.and_then(|text| {
             let mut words = text.trim_end().splitn(3, ' ');
             let (code, at) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
@@ -383,7 +445,7 @@ impl Place {
         let sending = read(&self.file("sending"))?.unwrap_or_default();
         let arrays = members(&sending);
         Ok(Files {
-            epoch: number(read(&self.file("epoch"))?).unwrap_or(0),
+            epoch: 0,
             claim: read(&self.file("claim"))?.map(|text| read_claim(&text)).transpose()?,
             exit,
             job: read(&self.file("job"))?.and_then(|text| text.trim().parse().ok()),
@@ -392,55 +454,39 @@ impl Place {
             // A clock that is ahead over there makes it just now.
             sent_for: sent.and_then(|s| s.modified().ok()).map(|at| at.elapsed().unwrap_or_default()),
             acknowledged: read(&self.file("acknowledged"))?.is_some(),
-            user: self.owner()?.map_or(0, |owner| owner.uid),
+            user: None,
         })
     }
 
     /// As [`Place::files`], and what is missing is missing: a network file system forgets what it kept of the
     /// directory.
     pub(crate) fn files_for_sure(&self) -> Answer<Files> {
-        self.as_owner(|| match probe(&self.dir) {
-            Ok(()) => self.read_files(),
-            Err(_) if !self.dir.exists() => Ok(Files { acknowledged: true, ..Files::default() }),
-            Err(why) => Err(why),
-        })
+        self.files_for_sure_since().map(|(_, files)| files)
     }
 
     /// As [`Place::files_for_sure`], with the time of the directory's last change before they were read.
     pub(crate) fn files_for_sure_since(&self) -> Answer<(SystemTime, Files)> {
-        self.as_owner(|| {
-            if probe(&self.dir).is_ok() {
-                let changed = self.changed().unwrap_or(SystemTime::UNIX_EPOCH);
-                return Ok((changed, self.read_files()?));
-            }
-            Ok((SystemTime::UNIX_EPOCH, self.files_for_sure()?))
-        })
+        let gone = Files { acknowledged: true, ..Files::default() };
+        let (changed, files) = self.as_owner(|| match probe(&self.dir) {
+            Ok(()) => Ok((self.changed().unwrap_or(SystemTime::UNIX_EPOCH), self.read_files()?)),
+            Err(_) if !self.dir.exists() => Ok((SystemTime::UNIX_EPOCH, gone)),
+            Err(why) => Err(why),
+        })?;
+        Ok((changed, self.with_order(files)?))
     }
 
     /// Holds the lock of the directory, refuses an older epoch, and takes a newer one over before the change is made.
+    /// The change has the agent's rights.
     pub(crate) fn under<T>(&self, epoch: u64, change: impl FnOnce() -> Answer<T>) -> Answer<T> {
-        let mut change = Some(change);
-        loop {
-            let before = self.owner()?;
-            let changed = self.as_owner(|| {
-                let _lock = self.lock()?;
-                // It was given away while this waited for the lock.
-                if self.owner()? != before {
-                    return Ok(None);
-                }
-                let accepted = self.read_files()?.epoch;
-                if epoch < accepted {
-                    return Err(RemoteError::StaleEpoch { given: epoch, accepted });
-                }
-                if epoch > accepted {
-                    put(&self.file("epoch"), 0o600, epoch.to_string().as_bytes())?;
-                }
-                change.take().map(|change| change()).transpose()
-            });
-            if let Some(changed) = changed? {
-                return Ok(changed);
-            }
+        let _lock = self.lock()?;
+        let accepted = self.epoch()?;
+        if epoch < accepted {
+            return Err(RemoteError::StaleEpoch { given: epoch, accepted });
         }
+        if epoch > accepted {
+            put(&self.order().join("epoch"), 0o600, epoch.to_string().as_bytes())?;
+        }
+        change()
     }
 
     /// Takes the claim so that no job starts, if no job has it; says who has it.
@@ -451,9 +497,13 @@ impl Place {
             Claim::Job { .. } => return Err(RemoteError::wrong_request("only a job claims for a job")),
         };
         let path = self.file("claim");
-        let found = self.as_owner(|| {
-            claim(&path, &text)?;
-            read(&path)
+        let found = self.as_owner(|| match read(&path)? {
+            // Nothing has to be written, which a user without room could not do.
+            Some(found) => Ok(Some(found)),
+            None => {
+                claim(&path, &text)?;
+                read(&path)
+            }
         })?;
         read_claim(&found.ok_or_else(|| RemoteError::could_not_ask(format!("{} has disappeared", path.display())))?)
     }
@@ -473,7 +523,7 @@ impl Place {
     /// Notes that a submission is about to be sent, by itself or as part of an array: a line for each.
     pub(crate) fn sending(&self, member: Option<&Member>) -> Answer<()> {
         let path = self.file("sending");
-        let line = member.map_or("alone\n".to_owned(), |member| format!("{} {}\n", member.array, member.index));
+        let line = format!("{}\n", sending_line(member));
         let write = || -> io::Result<()> {
             let mut file = open(&path, OpenOptions::new().append(true).create(true).mode(0o600))?;
             file.write_all(line.as_bytes())?;
@@ -482,14 +532,20 @@ impl Place {
         self.as_owner(|| write().map_err(unclear("write", &path)))
     }
 
-    /// Takes the last [`Place::sending`] back: nothing was taken.
-    pub(crate) fn unsent(&self) -> Answer<()> {
-        let path = self.file("sending");
+    /// Takes this [`Place::sending`] back: nothing was taken.
+    pub(crate) fn unsent(&self, member: Option<&Member>) -> Answer<()> {
+        let (path, ours) = (self.file("sending"), sending_line(member));
+        let _lock = self.lock()?;
         self.as_owner(|| {
             let text = read(&path)?.unwrap_or_default();
-            match text.trim_end().rsplit_once('\n') {
-                Some((before, _)) => put(&path, 0o600, format!("{before}\n").as_bytes()),
-                None => remove(&path).map_err(unclear("remove", &path)),
+            let mut lines: Vec<&str> = text.lines().collect();
+            // Another manager may have noted one since.
+            if let Some(at) = lines.iter().rposition(|line| *line == ours) {
+                lines.remove(at);
+            }
+            match lines.is_empty() {
+                true => remove(&path).map_err(unclear("remove", &path)),
+                false => put(&path, 0o600, format!("{}\n", lines.join("\n")).as_bytes()),
             }
         })
     }
@@ -525,8 +581,12 @@ impl Place {
 
     /// Removes the directory: no submission of it can be on its way.
     pub(crate) fn remove(&self) -> Answer<()> {
+        let outside = || -> Answer<()> {
+            let both = [self.given.with_extension("new"), self.given.clone()];
+            both.iter().try_for_each(|dir| remove(dir).map_err(unclear("remove", dir)))
+        };
         if self.owner()?.is_none() {
-            return Ok(());
+            return outside();
         }
         // What is in it is its user's, and goes with the user's rights.
         self.as_owner(|| {
@@ -535,7 +595,9 @@ impl Place {
                 self.remove_all_but(&[])
             })
         })?;
-        remove(&self.dir).map_err(unclear("remove", &self.dir))
+        // Not with all that is in it: by then a user may have put something there that root must not touch.
+        fs::remove_dir(&self.dir).map_err(unclear("remove", &self.dir))?;
+        outside()
     }
 
     /// Whether something that the gate has started still runs, on any node. What has closed all files that it was
@@ -617,6 +679,11 @@ fn job_claim(me: &str, at: &str, nodes: &str, number: Option<&str>) -> Option<Cl
     })
 }
 
+/// A submission as a line of `sending`.
+fn sending_line(member: Option<&Member>) -> String {
+    member.map_or("alone".to_owned(), |member| format!("{} {}", member.array, member.index))
+}
+
 /// The lines of `sending`; of a submission by itself there is none.
 fn members(text: &str) -> Vec<Member> {
     let member = |line: &str| {
@@ -695,10 +762,11 @@ mod tests {
         place.make(&about, None).expect("made");
         place.under(3, || Ok(())).expect("accepted");
         place.make(&about, Some(user)).expect("given");
-        place.make(&about, Some(other)).expect("left as it is");
+        let why = place.make(&about, Some(other)).expect_err("somebody else's").to_string();
+        assert!(why.contains("belongs to the user 54321"), "{why}");
         assert_eq!(place.owner().expect("looked at"), Some(user));
         assert_eq!(place.about().expect("read"), Some(about.clone()));
-        assert_eq!(place.files().map(|files| (files.epoch, files.user)), Ok((3, user.uid)));
+        assert_eq!(place.files().map(|files| (files.epoch, files.user)), Ok((3, Some(user.uid))));
         place.under(4, || place.close(&Claim::Sealed)).expect("closed");
         assert_eq!(owner(&place.dir.join("claim")).expect("looked at"), Some(user));
         let sealed = base.place("sealed");

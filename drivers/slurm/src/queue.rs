@@ -22,23 +22,43 @@ const OLDEST: Duration = Duration::from_secs(10);
 /// The jobs at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
-    by_name: HashMap<String, Vec<Job>>,
+    /// Those of the agent's user only.
+    own_only: bool,
+    all: Vec<Job>,
+    by_name: HashMap<String, Vec<usize>>,
+    /// An array has hundreds of jobs with one name.
+    by_id: HashMap<JobId, usize>,
 }
 
 impl Jobs {
-    pub(crate) fn new(jobs: Vec<Job>) -> Self {
-        let mut by_name: HashMap<String, Vec<Job>> = HashMap::new();
-        for job in jobs {
-            by_name.entry(job.name.clone()).or_default().push(job);
+    /// Jobs of everybody; with `own_only` those of the agent's user.
+    pub(crate) fn new(all: Vec<Job>, own_only: bool) -> Self {
+        let (mut by_name, mut by_id) = (HashMap::<String, Vec<usize>>::new(), HashMap::with_capacity(all.len()));
+        for (place, job) in all.iter().enumerate() {
+            match by_name.get_mut(&job.name) {
+                Some(places) => places.push(place),
+                None => drop(by_name.insert(job.name.clone(), vec![place])),
+            }
+            by_id.insert(job.id, place);
         }
-        Self { by_name }
+        Self { own_only, all, by_name, by_id }
     }
 
-    /// All submissions of a name, by the user of these files. Anybody may give a job that name.
-    fn named<'a>(&'a self, name: &str, files: &Files) -> impl Iterator<Item = &'a Job> + use<'a> {
-        let user = files.user;
-        let jobs = self.by_name.get(name).map_or(&[][..], Vec::as_slice);
-        jobs.iter().filter(move |job| job.user.is_none_or(|job| job == user))
+    /// Whether the jobs of this user are not among them, so that a missing one says nothing.
+    pub(crate) fn leaves_out(&self, files: &Files) -> Option<u32> {
+        files.user.filter(|_| self.own_only)
+    }
+
+    /// Anybody may give a job the name of an instance: it is one of its user's.
+    fn is_of(job: &Job, files: &Files) -> bool {
+        let user = files.user.unwrap_or_else(|| rustix::process::geteuid().as_raw());
+        job.user.is_none_or(|of| of == user)
+    }
+
+    /// All submissions of a name, by the user of these files.
+    fn named<'a>(&'a self, name: &str, files: &'a Files) -> impl Iterator<Item = &'a Job> + use<'a> {
+        let places = self.by_name.get(name).map_or(&[][..], Vec::as_slice);
+        places.iter().map(|place| &self.all[*place]).filter(|job| Self::is_of(job, files))
     }
 
     /// All submissions of an instance: those with its own name, and its part of arrays.
@@ -50,8 +70,9 @@ impl Jobs {
 
     /// The one with this id. Numbers are used again, so the name has to be the same.
     pub(crate) fn job(&self, name: &str, files: &Files, id: JobId) -> Option<&Job> {
-        let names = std::iter::once(name).chain(files.arrays.iter().map(|member| member.array.as_str()));
-        names.flat_map(|name| self.named(name, files)).find(|job| job.id == id)
+        let job = &self.all[*self.by_id.get(&id)?];
+        let named = job.name == name || files.arrays.iter().any(|member| member.array == job.name);
+        (named && Self::is_of(job, files)).then_some(job)
     }
 
     /// A submission of this instance that has not ended.
@@ -110,7 +131,7 @@ impl Queue {
             tokio::time::sleep_until((last.begun + APART).into()).await;
         }
         let begun = Instant::now();
-        let answer = self.jobs().await.map(|jobs| Arc::new(Jobs::new(jobs)));
+        let answer = self.jobs().await.map(|jobs| Arc::new(Jobs::new(jobs, !self.several_users)));
         *last = Some(Last { begun, took: begun.elapsed(), answer: answer.clone() });
         answer
     }

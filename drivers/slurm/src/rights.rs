@@ -1,4 +1,4 @@
-//! Whose rights work on files has. A run directory belongs to the user of its job, who may put anything there, such as
+//! User rights for file work. A run directory belongs to the user of its job, who may put anything there, such as
 //! a link to a file of root. So an agent that runs as root does all work in it with the rights of that user.
 
 use std::fs;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use driver_sdk::{
     DriverConfig as _, DriverState, Ensure, Ensured, Instance, InstanceState, Observation, Page, RemoteError,
-    RemoteHandle, StopTask,
+    RemoteHandle,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
@@ -24,10 +24,12 @@ use crate::rights::as_owner;
 use crate::submit::{Submission, Submissions};
 use crate::tables::{self, JobId, Phase};
 use crate::users::{self, User};
-use crate::{answer, files, gate, plan, rights};
+use crate::{answer, files, gate, plan};
 
-/// How long after SIGKILL an end may take before a stop is given up and asked for again.
-const STOP_SLACK: Duration = Duration::from_secs(60);
+mod stop;
+
+pub(crate) use stop::is_signal;
+
 /// How long a submission waits for a start that comes at once.
 const AT_ONCE: Duration = Duration::from_secs(3);
 /// How many submissions wait so at a time.
@@ -38,8 +40,6 @@ const ON_DISK: usize = 16;
 const MANY: usize = 200;
 /// How often a stop looks for the exit result.
 const STOP_LOOK: Duration = Duration::from_millis(100);
-/// How often a stop that has not ended the job says so again.
-const STOP_AGAIN: Duration = Duration::from_secs(5);
 /// How long a command beside a task, or a signal to it, waits for its start.
 const CLAIMS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -106,7 +106,7 @@ impl Site {
     pub(crate) fn open(config: &PluginConfig, root: &std::path::Path) -> Answer<Self> {
         let commands = Commands::new(config);
         let rest = config.rest.as_ref().map(|rest| Rest::new(rest, config).map(Arc::new)).transpose()?;
-        let several = !config.users.is_empty() || config.user.is_some();
+        let several = config.has_users();
         let base = Base::open(root, several)?;
         Ok(Self {
             config: config.clone(),
@@ -451,14 +451,13 @@ impl Site {
         Ok(Some(user))
     }
 
-    /// The user of a run directory, if that is not the agent's.
-    pub(crate) async fn owner_of(&self, dir: &std::path::Path) -> Answer<Option<User>> {
-        let agent = rustix::process::geteuid().as_raw();
-        let Some(owner) = rights::owner(dir).map_err(RemoteError::could_not_ask)?.filter(|owner| owner.uid != agent)
-        else {
-            return Ok(None);
-        };
-        users::look_up(&self.commands, &owner.uid.to_string()).await.map(Some)
+    /// The user to whom a run directory was given; `None`: it is the agent's.
+    pub(crate) async fn user_of_place(&self, place: &Place) -> Answer<Option<User>> {
+        let place = place.clone();
+        match on_disk(move || place.given_to()).await? {
+            Some(uid) => users::look_up(&self.commands, &uid.to_string()).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     async fn start(&self, request: Ensure, options: TaskOptions, user: Option<User>) -> Answer<Ensured> {
@@ -584,7 +583,10 @@ impl Site {
                 };
                 if files.acknowledged || files.claim == Some(Claim::Sealed) {
                     if place.closed_for().is_some_and(|age| age > keep) {
-                        place.remove()?;
+                        // What cannot be removed hides nothing else.
+                        if let Err(why) = place.remove() {
+                            tracing::info!(name, %why, "a run directory whose time is over stays");
+                        }
                     }
                     continue;
                 }
@@ -658,7 +660,8 @@ impl Site {
         // slurmrestd ends jobs by number: those with the key's own name are looked for as well.
         let own = self.rest.as_ref().map_or_else(String::new, |_| plan::name(key));
         if own.is_empty() && !files.only_arrays {
-            self.cancel_with(key, &[format!("--name={}", plan::name(key)), format!("--user={}", files.user)]).await;
+            let user = files.user.unwrap_or_else(|| rustix::process::geteuid().as_raw());
+            self.cancel_with(key, &[format!("--name={}", plan::name(key)), format!("--user={user}")]).await;
         }
         if own.is_empty() && files.arrays.is_empty() {
             return;
@@ -733,77 +736,6 @@ impl Site {
             let place = self.place(&handle.key);
             files = on_disk(move || place.files()).await?;
         }
-    }
-
-    /// Ends an instance; answers when it has ended.
-    pub(crate) async fn stop(&self, handle: &HandleV1, epoch: u64, stop: &StopTask) -> Answer<Observation> {
-        let Some((_, files)) = self.files(handle).await? else {
-            return self.one(handle).await;
-        };
-        if files.acknowledged {
-            return self.one(handle).await;
-        }
-        let place = self.place(&handle.key);
-        let claim = on_disk(move || {
-            place.under(epoch, || place.close(&Claim::Over("it was stopped before it started".to_owned())))
-        })
-        .await?;
-        let Claim::Job { id, .. } = claim else {
-            self.cancel(&handle.key, &files).await;
-            return self.one(handle).await;
-        };
-        let name = if stop.signal.is_empty() { "TERM" } else { stop.signal.trim_start_matches("SIG") };
-        let begun = Instant::now();
-        let (mut told, mut killed): (bool, Option<Instant>) = (false, None);
-        loop {
-            if let Some((_, files)) = self.files(handle).await?
-                && let Some(step) = look::alone(&files)
-                // Children that it has left end with the job.
-                && self.left(&handle.key, &files, id).await?
-            {
-                return Ok(look::observation(&handle.key, &files, None, &plan::name(&handle.key), &step));
-            }
-            if !told {
-                self.send(id, name).await?;
-                told = true;
-            }
-            let seen = self.one(handle).await?;
-            if seen.state == InstanceState::Gone
-                || (seen.state == InstanceState::Exited && self.left(&handle.key, &files, id).await?)
-            {
-                return Ok(seen);
-            }
-            let waited = begun.elapsed();
-            if waited > stop.timeout + STOP_SLACK {
-                return Err(RemoteError::could_not_ask(format!(
-                    "the job {id} was killed and has not ended after {} s: {}",
-                    waited.as_secs(),
-                    if seen.reason.is_empty() { "something of it still runs" } else { &seen.reason }
-                )));
-            }
-            if waited > stop.timeout && killed.is_none_or(|at| at.elapsed() > STOP_AGAIN) {
-                self.send(id, "KILL").await?;
-                // Also the steps, and whatever the site does at the end of a job. By slurmrestd KILL does that.
-                if self.rest.is_none() {
-                    let said = self.commands.run("scancel", &[id.to_string()]).await?;
-                    if !said.success && !answer::no_such_job(&said.stderr) {
-                        said.output("scancel")?;
-                    }
-                }
-                killed = Some(Instant::now());
-            }
-            tokio::time::sleep(STOP_LOOK).await;
-        }
-    }
-
-    /// Whether a job has ended with all its processes.
-    async fn left(&self, key: &str, files: &Files, id: JobId) -> Answer<bool> {
-        let jobs = self.queue.now().await?;
-        if jobs.job(&plan::name(key), files, id).is_some_and(|job| job.phase() == Phase::Running) {
-            return Ok(false);
-        }
-        let place = self.place(key);
-        on_disk(move || Ok(!place.alive()?)).await
     }
 
     /// Forgets an ended instance; its key stays sealed.

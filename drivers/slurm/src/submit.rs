@@ -180,8 +180,14 @@ impl Submissions {
         let places: Vec<_> = part.iter().map(|(n, waiting)| (*n, waiting.submission.place.clone())).collect();
         match sent {
             Sent::Refused(refusal, why) => {
-                let unsent = on_disk(move || places.iter().try_for_each(|(_, place)| place.unsent()));
-                // What stays noted was perhaps taken: that is asked before the next submission.
+                let unsent = on_disk(move || {
+                    for (index, place) in places {
+                        let member = array.as_ref().map(|array| Member { array: array.clone(), index });
+                        // What stays noted was perhaps taken: that is asked before the next submission.
+                        let _ = place.unsent(member.as_ref());
+                    }
+                    Ok(())
+                });
                 let _ = unsent.await;
                 return Some((part.into_iter().map(|(_, waiting)| waiting).collect(), refusal, why));
             }

@@ -31,7 +31,7 @@ pub(crate) enum Phase {
 ///
 /// A job of an array has a number of its own as well, but the number of one of them is that of the array: `scancel`
 /// with it ends all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct JobId {
     pub(crate) number: u64,
     pub(crate) index: Option<u32>,

@@ -22,12 +22,12 @@ pub(crate) struct User {
     pub(crate) home: PathBuf,
 }
 
-/// Whom a task asks for; `None`: nobody else than the user of the agent.
+/// The user that a task asks for; `None`: the agent's own user.
 ///
 /// # Errors
 /// [`RemoteError::WrongRequest`]: it has to say whom.
 pub(crate) fn wanted<'a>(user: &'a str, config: &'a PluginConfig) -> Answer<Option<&'a str>> {
-    let default = config.user.as_deref().unwrap_or_default();
+    let default = config.default_user().unwrap_or_default();
     match (user, default) {
         ("", "") if config.users.is_empty() => Ok(None),
         ("", "") => Err(RemoteError::wrong_request(
@@ -53,7 +53,7 @@ pub(crate) fn allowed(user: &User, config: &PluginConfig, agent: u32) -> Answer<
         ANYBODY => user.owner.uid >= FIRST_PERSON,
         name => name == user.name,
     };
-    if !config.users.iter().any(listed) && config.user.as_ref() != Some(&user.name) {
+    if !config.users.iter().any(listed) && config.default_user() != Some(user.name.as_str()) {
         return refuse("`users` of the plugin's configuration does not allow it on this node".to_owned());
     }
     if agent != 0 {

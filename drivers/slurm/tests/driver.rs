@@ -1,128 +1,42 @@
 //! The remote driver trait with a Slurm that is a directory and processes; each `Driver` is one manager.
 
+mod common;
+
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use driver_sdk::config::Config;
+use common::{World, all_made, becomes, configured, look, stop, together};
 use driver_sdk::{
-    AgentConfig, Ensure, Ensured, Finding, Health, InstanceState, LogStream, LogsQuery, Observation, RemoteDriver as _,
-    RemoteError, RemoteHandle, StopTask, Verdict,
+    Ensure, Finding, Health, InstanceState, LogStream, LogsQuery, RemoteDriver as _, RemoteError, Verdict,
 };
 use serde_json::json;
 use slurm::Driver;
-use tempfile::TempDir;
-
-struct World {
-    dir: TempDir,
-}
 
 impl World {
-    fn new() -> World {
-        let dir = tempfile::tempdir().expect("a directory");
-        std::fs::create_dir(dir.path().join("slurm")).expect("made");
-        World { dir }
-    }
-
-    fn slurm(&self, name: &str) -> PathBuf {
-        self.dir.path().join("slurm").join(name)
-    }
-
-    fn say(&self, name: &str, text: &str) {
-        std::fs::write(self.slurm(name), text).expect("written");
-    }
-
     fn unsay(&self, name: &str) {
         std::fs::remove_file(self.slurm(name)).expect("removed");
     }
 
     /// A manager whose looks are too far apart to take an answer of `squeue` for another one.
-    async fn manager(&self) -> Driver {
+    async fn manager(&self) -> Arc<Driver> {
         self.manager_with(json!({})).await
     }
 
-    async fn manager_with(&self, more: serde_json::Value) -> Driver {
-        let driver = Driver::new();
+    async fn manager_with(&self, more: serde_json::Value) -> Arc<Driver> {
         let mut config = json!({
             "base": self.dir.path().join("runs"), "conf": self.dir.path().join("slurm"),
             "bin_dir": concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake"), "poll_interval": "60s",
         });
         let (all, more) = (config.as_object_mut().expect("an object"), more.as_object().expect("an object").clone());
         all.extend(more);
-        let config = Config::new(rmp_serde::to_vec(&config).expect("bytes"));
-        driver.set_config(config, Some(AgentConfig::default())).await.expect("configured");
-        driver
+        configured(&config).await
     }
-
-    fn ensure(&self, key: &str, epoch: u64, script: &str) -> Ensure {
-        let options = json!({"command": "/bin/sh", "args": ["-c", script]});
-        let mut request = Ensure { key: key.into(), epoch, owner: "o".into(), slot: "s".into(), ..Ensure::default() };
-        request.task.name = "t".into();
-        request.task.msgpack_driver_config = rmp_serde::to_vec(&options).expect("bytes");
-        request
-    }
-
-    /// The jobs that were ever taken.
-    fn jobs(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.slurm("jobs")).into_iter().flatten().flatten();
-        let jobs = entries.filter(|entry| entry.path().join("name").exists());
-        jobs.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
-    }
-
-    /// How many they are.
-    fn submissions(&self) -> usize {
-        self.jobs().len()
-    }
-}
-
-/// Whatever a failing test leaves running ends with it.
-impl Drop for World {
-    fn drop(&mut self) {
-        for job in std::fs::read_dir(self.slurm("jobs")).into_iter().flatten().flatten() {
-            let pid = std::fs::read_to_string(job.path().join("pid")).unwrap_or_default();
-            if let Some(pid) = pid.trim().parse().ok().and_then(rustix::process::Pid::from_raw)
-                && !job.path().join("code").exists()
-            {
-                let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
-            }
-        }
-    }
-}
-
-async fn look(driver: &Driver, handle: &RemoteHandle) -> Observation {
-    driver.observe(std::slice::from_ref(handle)).await.expect("observed").remove(0)
-}
-
-async fn becomes(driver: &Driver, handle: &RemoteHandle, state: InstanceState) -> Observation {
-    testkit::poll("the state", async || {
-        let seen = look(driver, handle).await;
-        (seen.state == state).then_some(seen)
-    })
-    .await
-}
-
-/// Creates all at the same time.
-async fn together(driver: &Arc<Driver>, requests: Vec<Ensure>) -> Vec<Result<Ensured, RemoteError>> {
-    let create = |request| {
-        let driver = driver.clone();
-        async move { driver.ensure(request).await }
-    };
-    let all: Vec<_> = requests.into_iter().map(|request| tokio::spawn(create(request))).collect();
-    let mut made = Vec::with_capacity(all.len());
-    for one in all {
-        made.push(one.await.expect("ran"));
-    }
-    made
-}
-
-fn stop() -> StopTask {
-    StopTask { signal: String::new(), timeout: Duration::from_secs(5) }
 }
 
 /// A world that every user can enter, with a manager that may submit for `nobody`.
-async fn world_of_users() -> (World, Driver) {
+async fn world_of_users() -> (World, Arc<Driver>) {
     let world = World::new();
     let mode = |path: PathBuf, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("set");
     let (root, bin) = (world.dir.path().to_owned(), world.dir.path().join("bin"));
@@ -163,6 +77,11 @@ async fn a_job_runs_as_the_user_of_its_task_who_gains_no_rights_by_it() {
         assert_eq!(uid, 65534, "{file:?}");
     }
 
+    // What the agent knows, credentials of other drivers among it, stays with the agent.
+    assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
+    let told = std::fs::read_to_string(world.slurm("sbatch.env")).expect("called");
+    assert!(told.contains("USER=nobody\n") && !told.contains("CARGO_MANIFEST_DIR"), "{told}");
+
     // Its output becomes a link to what it must not read.
     let secret = world.dir.path().join("secret");
     std::fs::write(&secret, "of root").expect("written");
@@ -194,6 +113,10 @@ async fn a_job_runs_as_the_user_of_its_task_who_gains_no_rights_by_it() {
     std::fs::write(&about, text).expect("mended");
     driver.stop(&other.handle, 1, stop()).await.expect("stopped");
 
+    // Nor does it decide who manages it: a lock and an epoch in its directory are nobody's.
+    std::fs::write(dir.join("epoch"), u64::MAX.to_string()).expect("forged");
+    let held = std::fs::File::create(dir.join("lock")).expect("made");
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).expect("locked");
     let (_, next) = (driver, world.manager_with(json!({"users": ["nobody"]})).await);
     let (handle, seen) = next.find("k", "o").await.expect("found");
     assert_eq!(seen.state, InstanceState::Running);
@@ -212,7 +135,7 @@ async fn a_sealed_key_stays_sealed_for_a_task_of_another_user() {
     let mut request = world.ensure("k", 4, "true");
     request.task.user = "nobody".to_owned();
     assert!(matches!(driver.ensure(request).await, Err(RemoteError::Sealed(_))));
-    assert_eq!(world.submissions(), 0);
+    assert_eq!(world.jobs().len(), 0);
 }
 
 #[tokio::test]
@@ -244,25 +167,18 @@ async fn a_lost_answer_of_sbatch_makes_no_second_instance() {
 async fn a_purge_after_sigkill_is_an_end_only_when_the_node_is_heard() {
     let world = World::new();
     let driver = world.manager().await;
-    let made = driver.ensure(world.ensure("k", 1, "exec sleep 600")).await.expect("made");
-    becomes(&driver, &made.handle, InstanceState::Running).await;
+    let handle = world.runs(&driver, "k").await;
     world.say("nodes", "mixed*\n");
     let job = std::fs::read_to_string(world.dir.path().join("runs/instances/k/job")).expect("a number");
-    // Killed, and forgotten at once.
-    let pid = std::fs::read_to_string(world.slurm("jobs").join(&job).join("pid")).expect("a pid");
-    let pid = rustix::process::Pid::from_raw(pid.trim().parse().expect("a number")).expect("a pid");
-    rustix::process::kill_process_group(pid, rustix::process::Signal::KILL).expect("killed");
-    let code = world.slurm("jobs").join(&job).join("code");
-    testkit::until("its end", || code.exists());
-    std::fs::remove_dir_all(world.slurm("jobs").join(&job)).expect("forgotten");
-    let seen = look(&driver, &made.handle).await;
+    world.forget(&job);
+    let seen = look(&driver, &handle).await;
     assert_eq!(seen.state, InstanceState::Unknown, "{}", seen.reason);
     world.say("nodes", "idle\n");
-    let ended = becomes(&driver, &made.handle, InstanceState::Exited).await;
+    let ended = becomes(&driver, &handle, InstanceState::Exited).await;
     assert_eq!((ended.exit.exit_code, ended.exit.signal), (137, 9));
     // Kept, whatever the nodes say later.
     world.say("nodes", "down*\n");
-    assert_eq!(look(&world.manager().await, &made.handle).await.state, InstanceState::Exited);
+    assert_eq!(look(world.manager().await.as_ref(), &handle).await.state, InstanceState::Exited);
 }
 
 #[tokio::test]
@@ -271,19 +187,13 @@ async fn accounting_is_asked_once_for_all_that_the_controller_has_forgotten() {
     let driver = world.manager().await;
     let (mut handles, mut table) = (Vec::new(), String::new());
     for n in 0..5 {
-        let made = driver.ensure(world.ensure(&format!("k{n}"), 1, "exec sleep 600")).await.expect("made");
-        becomes(&driver, &made.handle, InstanceState::Running).await;
-        handles.push(made.handle);
+        handles.push(world.runs(&driver, &format!("k{n}")).await);
     }
     world.say("nodes", "mixed*\n");
     for job in world.jobs() {
-        let dir = world.slurm("jobs").join(&job);
-        let read = |file: &str| std::fs::read_to_string(dir.join(file)).expect("there").trim().to_owned();
-        let pid = rustix::process::Pid::from_raw(read("pid").parse().expect("a number")).expect("a pid");
-        rustix::process::kill_process_group(pid, rustix::process::Signal::KILL).expect("killed");
-        testkit::until("its end", || dir.join("code").exists());
-        table.push_str(&format!("{job}|{}|OUT_OF_MEMORY|n1\n", read("name")));
-        std::fs::remove_dir_all(dir).expect("forgotten");
+        let name = std::fs::read_to_string(world.slurm("jobs").join(&job).join("name")).expect("there");
+        table.push_str(&format!("{job}|{}|OUT_OF_MEMORY|n1\n", name.trim()));
+        world.forget(&job);
     }
     world.say("sacct.table", &table);
     // Its node is silent, and accounting knows the end.
@@ -307,10 +217,8 @@ async fn what_the_controller_gave_up_has_not_ended_while_something_of_it_runs() 
         let seen = becomes(&driver, &made.handle, InstanceState::Unknown).await;
         assert!(seen.reason.contains("still runs"), "{state}: {}", seen.reason);
     }
-    let pid = std::fs::read_to_string(world.slurm("jobs").join(&job).join("pid")).expect("a pid");
-    let pid = rustix::process::Pid::from_raw(pid.trim().parse().expect("a number")).expect("a pid");
     // The child in its own session is the last one.
-    rustix::process::kill_process_group(pid, rustix::process::Signal::KILL).expect("killed");
+    world.kill(&job);
     let ended = becomes(&driver, &made.handle, InstanceState::Exited).await;
     assert_eq!((ended.exit.exit_code, ended.exit.signal), (137, 9));
 }
@@ -319,17 +227,16 @@ async fn what_the_controller_gave_up_has_not_ended_while_something_of_it_runs() 
 async fn what_ran_at_the_last_look_is_read_again_when_its_directory_has_changed() {
     let world = World::new();
     let (driver, next) = (world.manager().await, world.manager().await);
-    let made = driver.ensure(world.ensure("k", 1, "exec sleep 600")).await.expect("made");
-    becomes(&driver, &made.handle, InstanceState::Running).await;
-    assert_eq!(look(&driver, &made.handle).await.epoch, 1);
+    let handle = world.runs(&driver, "k").await;
+    assert_eq!(look(&driver, &handle).await.epoch, 1);
     next.ensure(world.ensure("k", 2, "exec sleep 600")).await.expect("got");
-    let seen = look(&driver, &made.handle).await;
+    let seen = look(&driver, &handle).await;
     assert_eq!((seen.state, seen.epoch), (InstanceState::Running, 2));
     // Its exit result, while the queue still shows a running job.
     let file = |name: &str| world.dir.path().join("runs/instances/k").join(name);
     std::fs::write(file("exit.tmp"), "3 100\n").expect("written");
     std::fs::rename(file("exit.tmp"), file("exit")).expect("moved");
-    let ended = look(&driver, &made.handle).await;
+    let ended = look(&driver, &handle).await;
     assert_eq!((ended.state, ended.exit.exit_code), (InstanceState::Exited, 3));
 }
 
@@ -353,7 +260,7 @@ async fn a_job_that_waits_is_adopted_stopped_and_never_starts() {
     let (handle, seen) = next.find("k", "o").await.expect("found");
     assert_eq!((seen.state, &handle), (InstanceState::Creating, &made.handle));
     let again = next.ensure(world.ensure("k", 2, "echo started")).await.expect("got");
-    assert!(!again.created && world.submissions() == 1);
+    assert!(!again.created && world.jobs().len() == 1);
     let stale = driver.stop(&made.handle, 1, stop()).await;
     assert_eq!(stale, Err(RemoteError::StaleEpoch { given: 1, accepted: 2 }));
     let ended = next.stop(&handle, 2, stop()).await.expect("stopped");
@@ -370,10 +277,7 @@ async fn twenty_are_seen_with_one_squeue() {
     let world = World::new();
     let driver = world.manager().await;
     world.say("hold", "");
-    let driver = Arc::new(driver);
-    let requests = (0..20).map(|n| world.ensure(&format!("k{n}"), 1, "true")).collect();
-    let handles: Vec<_> =
-        together(&driver, requests).await.into_iter().map(|made| made.expect("made").handle).collect();
+    let handles = all_made(&driver, world.ensures(20, "true")).await;
     let calls = || std::fs::read_to_string(world.slurm("squeue.calls")).unwrap_or_default().lines().count();
     let changed = || {
         let of = |n| std::fs::metadata(world.dir.path().join(format!("runs/instances/k{n}"))).expect("a directory");
@@ -393,14 +297,13 @@ async fn twenty_are_seen_with_one_squeue() {
 async fn a_squeue_that_takes_long_is_asked_less_often() {
     let world = World::new();
     let driver = world.manager_with(json!({"poll_interval": "500ms"})).await;
-    let made = driver.ensure(world.ensure("k", 1, "exec sleep 600")).await.expect("made");
-    becomes(&driver, &made.handle, InstanceState::Running).await;
+    let handle = world.runs(&driver, "k").await;
     // Fifty times as long is more than the ten seconds at most.
     world.say("squeue.slow", "0.3");
     let calls = || std::fs::read_to_string(world.slurm("squeue.calls")).unwrap_or_default().lines().count();
     testkit::poll("a look without a call", async || {
         let before = calls();
-        look(&driver, &made.handle).await;
+        look(&driver, &handle).await;
         (calls() == before).then_some(())
     })
     .await;
@@ -410,17 +313,15 @@ async fn a_squeue_that_takes_long_is_asked_less_often() {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("children");
     let task = children.trim().parse().ok().and_then(rustix::process::Pid::from_raw).expect("the task");
     rustix::process::kill_process(task, rustix::process::Signal::TERM).expect("told");
-    becomes(&driver, &made.handle, InstanceState::Exited).await;
+    becomes(&driver, &handle, InstanceState::Exited).await;
 }
 
 #[tokio::test]
 async fn what_is_created_together_is_an_array_and_each_part_is_an_instance_of_its_own() {
     let world = World::new();
-    let driver = Arc::new(world.manager().await);
+    let driver = world.manager().await;
     let script = "echo \"$SLURM_JOB_ID ${SLURM_ARRAY_TASK_ID-alone} $SLURM_SUBMIT_DIR\"; exec sleep 600";
-    let requests = (0..20).map(|n| world.ensure(&format!("k{n}"), 1, script)).collect();
-    let handles: Vec<_> =
-        together(&driver, requests).await.into_iter().map(|made| made.expect("made").handle).collect();
+    let handles = all_made(&driver, world.ensures(20, script)).await;
     let jobs = world.jobs();
     assert_eq!(jobs.len(), 20, "{jobs:?}");
     assert!(jobs.iter().filter(|job| job.contains('_')).count() >= 8, "all but the first: {jobs:?}");
@@ -456,32 +357,31 @@ async fn what_is_created_together_is_an_array_and_each_part_is_an_instance_of_it
 #[tokio::test]
 async fn a_lost_answer_for_an_array_makes_no_second_instance() {
     let world = World::new();
-    let driver = Arc::new(world.manager().await);
+    let driver = world.manager().await;
     world.say("hold", "");
     world.say("sbatch.says", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation");
     world.say("sbatch.takes", "");
-    let requests: Vec<_> = (0..20).map(|n| world.ensure(&format!("k{n}"), 1, "true")).collect();
+    let requests = world.ensures(20, "true");
     for lost in together(&driver, requests.clone()).await {
         assert!(matches!(lost, Err(RemoteError::CouldNotAsk(_))), "{lost:?}");
     }
     for said in ["sbatch.says", "sbatch.takes"] {
         world.unsay(said);
     }
-    let other = Arc::new(world.manager().await);
-    let again: Vec<_> = together(&other, requests).await.into_iter().map(|made| made.expect("found").handle).collect();
-    assert_eq!(world.submissions(), 20);
+    let other = world.manager().await;
+    let again = all_made(&other, requests).await;
+    assert_eq!(world.jobs().len(), 20);
     // What waits is stopped for good, by itself.
     for handle in &again[10..] {
         assert_eq!(other.stop(handle, 1, stop()).await.expect("stopped").state, InstanceState::Exited);
     }
-    let cancelled = world.jobs().iter().filter(|job| world.slurm("jobs").join(job).join("cancelled").exists()).count();
-    assert_eq!(cancelled, 10);
+    assert_eq!(world.cancelled(), 10);
 }
 
 #[tokio::test]
 async fn what_differs_is_submitted_by_itself_four_at_a_time() {
     let world = World::new();
-    let driver = Arc::new(world.manager().await);
+    let driver = world.manager().await;
     world.say("hold", "");
     let request = |n: u32| {
         let options = json!({"command": "/bin/true", "time": format!("1:00:{n}")});
@@ -489,9 +389,7 @@ async fn what_differs_is_submitted_by_itself_four_at_a_time() {
         request.task.msgpack_driver_config = rmp_serde::to_vec(&options).expect("bytes");
         request
     };
-    for made in together(&driver, (10..30).map(request).collect()).await {
-        made.expect("made");
-    }
+    all_made(&driver, (10..30).map(request).collect()).await;
     let jobs = world.jobs();
     assert!(jobs.len() == 20 && !jobs.iter().any(|job| job.contains('_')), "{jobs:?}");
     let calls = std::fs::read_to_string(world.slurm("sbatch.calls")).expect("calls");
@@ -508,14 +406,11 @@ async fn a_cluster_that_takes_no_such_array_is_given_smaller_ones_or_single_jobs
     let wrong = "sbatch: error: Batch job submission failed: Invalid job array specification";
     for (largest, says, arrays) in [(3, full, true), (12, wrong, true), (0, wrong, false)] {
         let world = World::new();
-        let driver = Arc::new(world.manager().await);
+        let driver = world.manager().await;
         world.say("hold", "");
         world.say("arrays", &largest.to_string());
         world.say("arrays.says", says);
-        let requests = (0..24).map(|n| world.ensure(&format!("k{n}"), 1, "true")).collect();
-        for made in together(&driver, requests).await {
-            made.expect("made");
-        }
+        all_made(&driver, world.ensures(24, "true")).await;
         let jobs = world.jobs();
         assert_eq!((jobs.len(), jobs.iter().any(|job| job.contains('_'))), (24, arrays), "{jobs:?}");
     }
@@ -527,9 +422,7 @@ async fn what_runs_no_more_is_seen_with_two_squeues_however_many_there_are() {
     let driver = world.manager().await;
     let mut handles = Vec::new();
     for n in 0..5 {
-        let made = driver.ensure(world.ensure(&format!("k{n}"), 1, "exec sleep 600")).await.expect("made");
-        becomes(&driver, &made.handle, InstanceState::Running).await;
-        handles.push(made.handle);
+        handles.push(world.runs(&driver, &format!("k{n}")).await);
     }
     let calls = || std::fs::read_to_string(world.slurm("squeue.calls")).unwrap_or_default().lines().count();
     let observed = async |state: InstanceState| -> usize {
@@ -598,7 +491,7 @@ async fn the_doctor_submits_nothing_and_tells_what_tasks_will_lack() {
     let found = driver.examine().await;
     assert!(found.iter().all(|f| f.verdict != Verdict::Fail), "{found:?}");
     assert_eq!(of(&found, "process tracking"), Some(Verdict::Pass));
-    assert_eq!(world.submissions(), 0);
+    assert_eq!(world.jobs().len(), 0);
     world.say("sbatch.says", "sbatch: error: Batch job submission failed: Invalid account or account/partition");
     world.say("proctrack", "proctrack/pgid");
     let found = driver.examine().await;

@@ -1,27 +1,35 @@
 //! The driver over slurmrestd: the same promises as by the commands, with answers that are lost, late or no answers.
 
+mod common;
 mod restd;
 
-use std::path::PathBuf;
+use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use common::{World, all_made, becomes, configured, look, stop, together};
 use driver_check::{Pace, Selection, Subject, TaskKit};
-use driver_sdk::config::Config;
-use driver_sdk::{
-    AgentConfig, Ensure, Ensured, Health, InstanceState, Observation, RemoteDriver as _, RemoteError, RemoteHandle,
-    StopTask, Verdict,
-};
+use driver_sdk::{Ensure, Health, InstanceState, Observation, RemoteDriver as _, RemoteError, Verdict};
 use restd::{How, Restd};
 use serde_json::{Value, json};
 use slurm::Driver;
-use tempfile::TempDir;
 
-struct World {
-    dir: TempDir,
+/// What slurmrestd says where the controller gives no reason.
+const FAILED: &str = "{\"errors\": [{\"error_number\": -1, \"error\": \"Unspecified error\"}], \"jobs\": []}";
+
+/// A world whose Slurm is asked over slurmrestd.
+struct Served {
+    world: World,
     restd: Arc<Restd>,
+}
+
+impl Deref for Served {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.world
+    }
 }
 
 /// A token of this user; `left`: seconds that it is valid.
@@ -32,31 +40,22 @@ fn token(left: i64) -> String {
     format!("e30.{}.c2lnbmVk", BASE64_URL_SAFE_NO_PAD.encode(claims))
 }
 
-impl World {
-    async fn new(versions: &[u32]) -> World {
+impl Served {
+    async fn new(versions: &[u32]) -> Served {
         Self::with(versions, &[]).await
     }
 
-    async fn with(versions: &[u32], files: &[(&str, &str)]) -> World {
-        let dir = tempfile::tempdir().expect("a directory");
-        std::fs::create_dir(dir.path().join("slurm")).expect("made");
+    async fn with(versions: &[u32], files: &[(&str, &str)]) -> Served {
+        let world = World::new();
         // No command of Slurm is there.
-        std::fs::create_dir(dir.path().join("bin")).expect("made");
+        std::fs::create_dir(world.dir.path().join("bin")).expect("made");
         for (name, text) in files {
-            std::fs::write(dir.path().join("slurm").join(name), text).expect("written");
+            world.say(name, text);
         }
         let good = token(7200);
-        std::fs::write(dir.path().join("token"), &good).expect("written");
-        let restd = Restd::start(&dir.path().join("slurm"), versions, &good).await;
-        World { dir, restd }
-    }
-
-    fn slurm(&self, name: &str) -> PathBuf {
-        self.dir.path().join("slurm").join(name)
-    }
-
-    fn say(&self, name: &str, text: &str) {
-        std::fs::write(self.slurm(name), text).expect("written");
+        std::fs::write(world.dir.path().join("token"), &good).expect("written");
+        let restd = Restd::start(&world.slurm(""), versions, &good).await;
+        Served { world, restd }
     }
 
     fn config(&self) -> Value {
@@ -68,80 +67,14 @@ impl World {
     }
 
     async fn manager(&self) -> Arc<Driver> {
-        self.manager_with(self.config()).await
+        configured(&self.config()).await
     }
-
-    async fn manager_with(&self, config: Value) -> Arc<Driver> {
-        let driver = Driver::new();
-        let config = Config::new(rmp_serde::to_vec(&config).expect("bytes"));
-        driver.set_config(config, Some(AgentConfig::default())).await.expect("configured");
-        Arc::new(driver)
-    }
-
-    fn ensure(&self, key: &str, epoch: u64, script: &str) -> Ensure {
-        let options = json!({"command": "/bin/sh", "args": ["-c", script]});
-        let mut request = Ensure { key: key.into(), epoch, owner: "o".into(), slot: "s".into(), ..Ensure::default() };
-        request.task.name = "t".into();
-        request.task.msgpack_driver_config = rmp_serde::to_vec(&options).expect("bytes");
-        request
-    }
-
-    /// The jobs that were ever taken.
-    fn jobs(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.slurm("jobs")).into_iter().flatten().flatten();
-        let jobs = entries.filter(|entry| entry.path().join("name").exists());
-        jobs.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
-    }
-}
-
-/// Whatever a failing test leaves running ends with it.
-impl Drop for World {
-    fn drop(&mut self) {
-        for job in std::fs::read_dir(self.slurm("jobs")).into_iter().flatten().flatten() {
-            let pid = std::fs::read_to_string(job.path().join("pid")).unwrap_or_default();
-            if let Some(pid) = pid.trim().parse().ok().and_then(rustix::process::Pid::from_raw)
-                && !job.path().join("code").exists()
-            {
-                let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
-            }
-        }
-    }
-}
-
-async fn look(driver: &Driver, handle: &RemoteHandle) -> Observation {
-    driver.observe(std::slice::from_ref(handle)).await.expect("observed").remove(0)
-}
-
-async fn becomes(driver: &Driver, handle: &RemoteHandle, state: InstanceState) -> Observation {
-    testkit::poll("the state", async || {
-        let seen = look(driver, handle).await;
-        (seen.state == state).then_some(seen)
-    })
-    .await
-}
-
-/// Creates all at the same time.
-async fn together(driver: &Arc<Driver>, requests: Vec<Ensure>) -> Vec<Result<Ensured, RemoteError>> {
-    let create = |request| {
-        let driver = driver.clone();
-        async move { driver.ensure(request).await }
-    };
-    let all: Vec<_> = requests.into_iter().map(|request| tokio::spawn(create(request))).collect();
-    let mut made = Vec::with_capacity(all.len());
-    for one in all {
-        made.push(one.await.expect("ran"));
-    }
-    made
-}
-
-fn stop() -> StopTask {
-    StopTask { signal: String::new(), timeout: Duration::from_secs(5) }
 }
 
 #[tokio::test]
 async fn a_task_lives_and_ends_without_a_command_of_slurm() {
     for version in [38, 39, 40] {
-        let world = World::new(&[version]).await;
+        let world = Served::new(&[version]).await;
         let driver = world.manager().await;
         assert_eq!(driver.fingerprint().await.health, Health::Healthy);
         let script = "trap 'echo heard' USR1; echo \"$SLURM_SUBMIT_DIR\"; while :; do sleep 0.1; done";
@@ -167,7 +100,7 @@ async fn a_task_lives_and_ends_without_a_command_of_slurm() {
 #[tokio::test]
 async fn a_lost_answer_to_a_submission_makes_no_second_instance() {
     for how in [How::Lost, How::Truncated, How::Garbled("<html>"), How::Garbled("{\"errors\": []}")] {
-        let world = World::new(&[38]).await;
+        let world = Served::new(&[38]).await;
         let (first, second) = (world.manager().await, world.manager().await);
         let request = world.ensure("k", 1, "echo started; exec sleep 600");
         world.restd.spoil("job/submit", how.clone());
@@ -186,7 +119,7 @@ async fn a_lost_answer_to_a_submission_makes_no_second_instance() {
 /// The controller has taken the job, the answer is lost, and the queue cannot be asked: two jobs, one start.
 #[tokio::test]
 async fn a_second_submission_that_is_not_seen_starts_nothing() {
-    let world = World::new(&[40]).await;
+    let world = Served::new(&[40]).await;
     let (first, second) = (world.manager().await, world.manager().await);
     world.say("hold", "");
     world.restd.spoil("job/submit", How::Lost);
@@ -205,32 +138,30 @@ async fn a_second_submission_that_is_not_seen_starts_nothing() {
 
 #[tokio::test]
 async fn what_is_no_answer_is_never_an_end() {
-    let world = World::new(&[38]).await;
+    let world = Served::new(&[38]).await;
     let driver = world.manager().await;
-    let made = driver.ensure(world.ensure("k", 1, "exec sleep 600")).await.expect("made");
-    becomes(&driver, &made.handle, InstanceState::Running).await;
-    let failed = "{\"errors\": [{\"error_number\": -1, \"error\": \"Unspecified error\"}], \"jobs\": []}";
+    let handle = world.runs(&driver, "k").await;
     for (how, told) in [
         (How::Lost, "the connection broke"),
         (How::Truncated, "broke off"),
         (How::Garbled("<html>"), "cannot be read"),
         (How::Garbled("{}"), "cannot be read"),
-        (How::Garbled(failed), "Unspecified error"),
+        (How::Garbled(FAILED), "Unspecified error"),
         (How::Refused(401, "Authentication failure"), "does not accept the token"),
         (How::Refused(403, ""), "does not accept the token"),
         (How::Refused(404, "Unable find requested URL."), "404"),
         (How::Refused(429, "slow down"), "429: slow down"),
-        (How::Refused(500, failed), "500: Unspecified error"),
+        (How::Refused(500, FAILED), "500: Unspecified error"),
         (How::Refused(503, ""), "503"),
         (How::Silent, "within 2 s"),
     ] {
         world.restd.spoil("/jobs", how.clone());
-        let seen = look(&driver, &made.handle).await;
+        let seen = look(&driver, &handle).await;
         assert_eq!(seen.state, InstanceState::Unknown, "{how:?}: {}", seen.reason);
         assert!(seen.reason.contains(told), "{how:?}: {}", seen.reason);
         world.restd.heal();
     }
-    assert_eq!(look(&driver, &made.handle).await.state, InstanceState::Running);
+    assert_eq!(look(&driver, &handle).await.state, InstanceState::Running);
     // The same of one that has not started.
     world.say("hold", "");
     let waits = driver.ensure(world.ensure("waits", 1, "true")).await.expect("made");
@@ -246,23 +177,17 @@ async fn a_forgotten_job_has_ended_when_accounting_says_so_or_its_node_is_heard(
         "state": {"current": "CANCELLED", "reason": "None"}}]);
     for (version, accounts) in [(38, None), (40, None), (38, Some(account.to_string()))] {
         let files: Vec<(&str, &str)> = accounts.iter().map(|text| ("accounts.json", text.as_str())).collect();
-        let world = World::with(&[version], &files).await;
+        let world = Served::with(&[version], &files).await;
         let driver = world.manager().await;
-        let made = driver.ensure(world.ensure("k", 1, "exec sleep 600")).await.expect("made");
-        becomes(&driver, &made.handle, InstanceState::Running).await;
+        let handle = world.runs(&driver, "k").await;
         world.say("nodes", "mixed*\n");
-        let pid = std::fs::read_to_string(world.slurm("jobs/1/pid")).expect("a pid");
-        let pid = rustix::process::Pid::from_raw(pid.trim().parse().expect("a number")).expect("a pid");
-        rustix::process::kill_process_group(pid, rustix::process::Signal::KILL).expect("killed");
-        let code = world.slurm("jobs/1/code");
-        testkit::until("its end", || code.exists());
-        std::fs::remove_dir_all(world.slurm("jobs/1")).expect("forgotten");
+        world.forget("1");
         if accounts.is_none() {
-            let seen = look(&driver, &made.handle).await;
+            let seen = look(&driver, &handle).await;
             assert_eq!(seen.state, InstanceState::Unknown, "{version}: {}", seen.reason);
             world.say("nodes", "idle\n");
         }
-        let ended = becomes(&driver, &made.handle, InstanceState::Exited).await;
+        let ended = becomes(&driver, &handle, InstanceState::Exited).await;
         assert_eq!((ended.exit.exit_code, ended.exit.signal), (137, 9));
     }
 }
@@ -270,11 +195,9 @@ async fn a_forgotten_job_has_ended_when_accounting_says_so_or_its_node_is_heard(
 #[tokio::test]
 async fn what_is_created_together_is_an_array_and_one_is_stopped_by_itself() {
     for version in [38, 40] {
-        let world = World::new(&[version]).await;
+        let world = Served::new(&[version]).await;
         let driver = world.manager().await;
-        let requests = (0..20).map(|n| world.ensure(&format!("k{n}"), 1, "exec sleep 600")).collect();
-        let handles: Vec<_> =
-            together(&driver, requests).await.into_iter().map(|made| made.expect("made").handle).collect();
+        let handles = all_made(&driver, world.ensures(20, "exec sleep 600")).await;
         let jobs = world.jobs();
         assert_eq!(jobs.len(), 20, "{version}: {jobs:?}");
         assert!(jobs.iter().filter(|job| job.contains('_')).count() >= 8, "{version}: {jobs:?}");
@@ -293,52 +216,47 @@ async fn what_is_created_together_is_an_array_and_one_is_stopped_by_itself() {
 
 #[tokio::test]
 async fn a_version_that_ends_whole_arrays_is_given_none() {
-    let world = World::new(&[39]).await;
+    let world = Served::new(&[39]).await;
     let driver = world.manager().await;
     world.say("hold", "");
-    let requests = (0..20).map(|n| world.ensure(&format!("k{n}"), 1, "true")).collect();
-    for made in together(&driver, requests).await {
-        made.expect("made");
-    }
+    all_made(&driver, world.ensures(20, "true")).await;
     let jobs = world.jobs();
     assert!(jobs.len() == 20 && !jobs.iter().any(|job| job.contains('_')), "{jobs:?}");
     // An array that another manager has made is left alone.
-    let world = World::new(&[39, 40]).await;
+    let world = Served::new(&[39, 40]).await;
     world.say("hold", "");
     let driver = world.manager().await;
-    let requests = (0..20).map(|n| world.ensure(&format!("k{n}"), 1, "true")).collect();
-    let handles: Vec<_> =
-        together(&driver, requests).await.into_iter().map(|made| made.expect("made").handle).collect();
-    assert!(world.jobs().iter().any(|job| job.contains('_')));
+    let handles = all_made(&driver, world.ensures(20, "true")).await;
+    // Some went by themselves, and which ones is nobody's choice.
+    let seen = driver.observe(&handles).await.expect("observed");
+    let of_array = |seen: &Observation| seen.attributes.get("job_id").is_some_and(|id| id.contains('_'));
+    let member = &handles[seen.iter().position(of_array).expect("an array")];
     let mut config = world.config();
     config["rest"]["version"] = json!("v0.0.39");
-    let blunt = world.manager_with(config).await;
-    assert_eq!(blunt.stop(&handles[19], 1, stop()).await.expect("stopped").state, InstanceState::Exited);
-    let cancelled = world.jobs().iter().filter(|job| world.slurm("jobs").join(job).join("cancelled").exists()).count();
-    assert_eq!((cancelled, world.restd.calls("DELETE")), (0, 0));
+    let blunt = configured(&config).await;
+    assert_eq!(blunt.stop(member, 1, stop()).await.expect("stopped").state, InstanceState::Exited);
+    assert_eq!((world.cancelled(), world.restd.calls("DELETE")), (0, 0));
 }
 
 #[tokio::test]
 async fn a_lost_answer_for_an_array_makes_no_second_instance() {
-    let world = World::new(&[40]).await;
+    let world = Served::new(&[40]).await;
     let driver = world.manager().await;
     world.say("hold", "");
     world.restd.spoil("job/submit", How::Lost);
-    let requests: Vec<_> = (0..20).map(|n| world.ensure(&format!("k{n}"), 1, "true")).collect();
+    let requests = world.ensures(20, "true");
     for lost in together(&driver, requests.clone()).await {
         assert!(matches!(lost, Err(RemoteError::CouldNotAsk(_))), "{lost:?}");
     }
     world.restd.heal();
     let other = world.manager().await;
-    for made in together(&other, requests).await {
-        made.expect("found");
-    }
+    all_made(&other, requests).await;
     assert_eq!(world.jobs().len(), 20);
 }
 
 #[tokio::test]
 async fn a_refused_job_leaves_nothing_and_a_full_cluster_is_asked_again() {
-    let world = World::new(&[38]).await;
+    let world = Served::new(&[38]).await;
     let driver = world.manager().await;
     let wrong = "{\"errors\": [{\"error_code\": 2066, \"error\": \"Invalid qos specification\"}]}";
     world.restd.spoil("job/submit", How::Refused(500, wrong));
@@ -356,15 +274,13 @@ async fn a_refused_job_leaves_nothing_and_a_full_cluster_is_asked_again() {
 
 #[tokio::test]
 async fn a_token_that_expired_is_told_and_a_new_one_is_read() {
-    let world = World::new(&[38]).await;
+    let world = Served::new(&[38]).await;
     let driver = world.manager().await;
-    let made = driver.ensure(world.ensure("k", 1, "exec sleep 600")).await.expect("made");
-    becomes(&driver, &made.handle, InstanceState::Running).await;
-    // As 22.05 answers then.
-    let failed = "{\"errors\": [{\"error_number\": -1, \"error\": \"Unspecified error\"}], \"jobs\": []}";
+    let handle = world.runs(&driver, "k").await;
     std::fs::write(world.dir.path().join("token"), token(-60)).expect("written");
-    world.restd.spoil("/slurm", How::Refused(500, failed));
-    let seen = look(&driver, &made.handle).await;
+    // As 22.05 answers then.
+    world.restd.spoil("/slurm", How::Refused(500, FAILED));
+    let seen = look(&driver, &handle).await;
     assert_eq!(seen.state, InstanceState::Unknown);
     assert!(seen.reason.contains("token expired: it was valid until 6"), "{}", seen.reason);
     assert!(driver.fingerprint().await.description.contains("token expired"));
@@ -374,20 +290,20 @@ async fn a_token_that_expired_is_told_and_a_new_one_is_read() {
     let renewed = token(3600 * 10);
     world.restd.take_only(&renewed);
     std::fs::write(world.dir.path().join("token"), format!("SLURM_JWT={renewed}\n")).expect("written");
-    assert_eq!(look(&driver, &made.handle).await.state, InstanceState::Running);
+    assert_eq!(look(&driver, &handle).await.state, InstanceState::Running);
     std::fs::remove_file(world.dir.path().join("token")).expect("removed");
-    let seen = look(&driver, &made.handle).await;
+    let seen = look(&driver, &handle).await;
     assert!(seen.state == InstanceState::Unknown && seen.reason.contains("token_file"), "{}", seen.reason);
 }
 
 #[tokio::test]
 async fn without_slurmrestd_the_driver_is_unhealthy_and_uses_no_command() {
-    let world = World::new(&[38]).await;
+    let world = Served::new(&[38]).await;
     let mut config = world.config();
     config["bin_dir"] = json!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake"));
     config["conf"] = json!(world.slurm(""));
     config["rest"]["url"] = json!("http://127.0.0.1:1");
-    let driver = world.manager_with(config).await;
+    let driver = configured(&config).await;
     let found = driver.fingerprint().await;
     assert_eq!(found.health, Health::Unhealthy, "{}", found.description);
     assert!(found.description.contains("slurmrestd at http://127.0.0.1:1"), "{}", found.description);
@@ -400,7 +316,7 @@ async fn without_slurmrestd_the_driver_is_unhealthy_and_uses_no_command() {
 
 #[tokio::test]
 async fn the_doctor_tells_token_user_clock_and_what_the_commands_would_add() {
-    let world = World::new(&[38]).await;
+    let world = Served::new(&[38]).await;
     let driver = world.manager().await;
     let found = driver.examine().await;
     let of = |what: &str| found.iter().find(|f| f.what == what).map(|f| (f.verdict, f.found.as_str()));
@@ -429,12 +345,12 @@ async fn the_doctor_tells_token_user_clock_and_what_the_commands_would_add() {
 
 #[tokio::test]
 async fn a_socket_needs_no_token() {
-    let world = World::new(&[38]).await;
+    let world = Served::new(&[38]).await;
     let socket = world.dir.path().join("socket");
     let restd = Restd::start_at(&socket, &world.slurm(""), &[38]);
     let mut config = world.config();
     config["rest"] = json!({"url": restd.url});
-    let driver = world.manager_with(config).await;
+    let driver = configured(&config).await;
     let made = driver.ensure(world.ensure("k", 1, "exit 3")).await.expect("made");
     assert_eq!(becomes(&driver, &made.handle, InstanceState::Exited).await.exit.exit_code, 3);
     assert!(restd.calls("POST") == 1 && world.restd.calls("") == 0);
@@ -446,7 +362,7 @@ async fn the_conformance_suite_passes_in_both_forms() {
 }
 
 async fn conforms(version: u32) {
-    let world = World::new(&[version]).await;
+    let world = Served::new(&[version]).await;
     // The commands that slurmrestd does not replace, and no other.
     for name in ["srun", "sstat"] {
         let fake = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake/");

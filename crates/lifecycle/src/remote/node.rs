@@ -634,7 +634,7 @@ impl Work<'_> {
                 // (restored from a backup). The report names the accepted epoch, and they answer with an order.
                 self.s.confirmed = false;
                 // The provider does not name the epoch: take the next one, until it is high enough.
-                self.s.local.stale_epoch = if *accepted == 0 { call_epoch(&call) + 1 } else { *accepted };
+                self.s.local.stale_epoch = if *accepted == 0 { call_epoch(&call).saturating_add(1) } else { *accepted };
                 self.unknown("the provider has accepted a higher epoch: this node waits for the servers");
                 // Also for an instance whose end is known.
                 self.report();

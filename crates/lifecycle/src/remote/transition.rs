@@ -292,7 +292,7 @@ pub(super) fn install(r: &mut RemoteTask, wanted: &RemoteWanted, manager: Manage
     r.provider.clone_from(provider);
     r.policy = policy.clone();
     r.incarnation = cx.fresh;
-    r.epoch += 1;
+    r.epoch = r.epoch.saturating_add(1);
     r.incarnation_epoch = r.epoch;
     r.manager = Some(manager);
     r.alloc_id = manager.alloc_id;
@@ -420,7 +420,8 @@ impl Work {
         let before = self.r.manager;
         let kind = if before.is_some() { Kind::Handover } else { Kind::Adopted };
         if !mutated(Mutation::EpochNotRaised) {
-            self.r.epoch += 1;
+            // A runtime tells the epoch of what is adopted, and may tell any number.
+            self.r.epoch = self.r.epoch.saturating_add(1);
         }
         if mutated(Mutation::IntentForgotten) {
             self.r.intent = None;

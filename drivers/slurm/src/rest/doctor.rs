@@ -76,9 +76,9 @@ pub(crate) async fn examine(rest: &Rest, uid: u32) -> Vec<Finding> {
 /// What others may do with the file of a token.
 fn readable(path: &Path) -> Option<Finding> {
     let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
-    (mode & 0o007 != 0).then(|| {
+    (mode & 0o077 != 0).then(|| {
         let remedy = format!("chmod 600 {}", path.display());
-        Finding::warning("token_file", format!("everybody may use it (mode {mode:04o})"), remedy)
+        Finding::warning("token_file", format!("others than its owner may use it (mode {mode:04o})"), remedy)
     })
 }
 

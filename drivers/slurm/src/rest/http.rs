@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Uri, header};
+use http::{HeaderValue, Method, Request, Uri, header};
 use http_body_util::Full;
 use serde_json::Value;
 use tls::{Dialer, Protocol, Roots};
@@ -129,6 +129,8 @@ impl Endpoint {
         }
         for (name, value) in [("X-SLURM-USER-NAME", user), ("X-SLURM-USER-TOKEN", token)] {
             if let Some(value) = value {
+                let mut value = HeaderValue::try_from(value).map_err(|why| why.to_string())?;
+                value.set_sensitive(true);
                 request = request.header(name, value);
             }
         }

@@ -199,7 +199,6 @@ impl Rest {
     ///
     /// A drop leaves it open whether the job was taken.
     pub(crate) async fn submit(&self, dir: &Path, options: &[String], script: &str) -> Result<u64, Unsent> {
-        // Nothing was sent as yet.
         let unclear = |why| Unsent { refusal: None, why };
         let version = self.served().await.map_err(unclear)?.slurm;
         if !version.names_members() && options.iter().any(|option| option.starts_with("--array=")) {
@@ -265,14 +264,17 @@ impl Rest {
         }
     }
 
-    /// What accounting says of a job; `None` where it is not served or has no answer.
-    pub(crate) async fn account(&self, id: JobId) -> Option<Vec<Job>> {
-        let version = self.served().await.ok()?.accounting?;
-        let said = self.call(Method::GET, &format!("/slurmdb/{version}/job/{}", id.number), None).await.ok()?;
+    /// What accounting says of a job; nothing where it is not served.
+    ///
+    /// # Errors
+    /// [`RemoteError::CouldNotAsk`]: no answer.
+    pub(crate) async fn account(&self, id: JobId) -> Answer<Vec<Job>> {
+        let Some(version) = self.served().await?.accounting else { return Ok(Vec::new()) };
+        let said = self.call(Method::GET, &format!("/slurmdb/{version}/job/{}", id.number), None).await?;
         if !said.success() {
-            return None;
+            return Err(self.unclear("accounting", &said));
         }
-        tables::accounts(&said.body).ok()
+        tables::accounts(&said.body).map_err(|why| RemoteError::could_not_ask(format!("accounting: {why}")))
     }
 
     /// Whether the controller hears all nodes of an expression.
