@@ -55,6 +55,8 @@ real runtimes:
   docker_remote  a Docker engine elsewhere, by TCP with TLS, ssh or a socket (docs/reference/drivers/docker.md)
   ecs            an Amazon ECS cluster, on Fargate or EC2; a plugin of its own, cargo build -p ecs \
   (docs/reference/drivers/ecs.md)
+  batch          jobs of an AWS Batch queue; a plugin of its own, cargo build -p batch \
+  (docs/reference/drivers/batch.md)
   kubernetes     pods of a cluster, and slurm, jobs of one; plugins of their own: drover demo -with slurm -config FILE
 What each driver guarantees is in docs/concepts/remote-tasks.md.";
 
