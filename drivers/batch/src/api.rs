@@ -1,4 +1,4 @@
-//! The calls of Batch's API.
+//! Requests to the API of AWS Batch.
 
 use aws::answer::{Trouble, What};
 use aws::definitions::Definitions;
@@ -17,6 +17,11 @@ use crate::definition::{Made, usable};
 
 /// Most ids of one DescribeJobs, and most jobs of one page of ListJobs with a filter (their API references).
 pub(crate) const BATCH: usize = 100;
+
+/// Id of the job with this ARN. DescribeJobs and TerminateJob take ids, `arn:…:job/ID` is for tags.
+fn job_id(arn: &str) -> &str {
+    arn.rsplit('/').next().unwrap_or(arn)
+}
 
 /// The queue's API.
 pub struct Api {
@@ -63,8 +68,9 @@ impl Api {
     }
 
     /// Jobs by ARN, at most [`BATCH`]; the service leaves out what it does not know (DescribeJobs).
-    pub(crate) async fn jobs(&self, arns: Vec<String>) -> Result<Vec<JobDetail>, Trouble> {
-        let call = self.client().await.describe_jobs().set_jobs(Some(arns)).send();
+    pub(crate) async fn jobs(&self, arns: &[String]) -> Result<Vec<JobDetail>, Trouble> {
+        let ids = arns.iter().map(|arn| job_id(arn).to_owned()).collect();
+        let call = self.client().await.describe_jobs().set_jobs(Some(ids)).send();
         Ok(self.session.ask("look at jobs", call).await?.jobs.unwrap_or_default())
     }
 
@@ -88,9 +94,7 @@ impl Api {
 
     /// Tells a job to end: one that has not started is cancelled (TerminateJob).
     pub(crate) async fn terminate(&self, arn: &str, reason: String) -> Result<(), Trouble> {
-        // The call takes an id, which is the end of the ARN.
-        let id = arn.rsplit('/').next().unwrap_or(arn);
-        let call = self.client().await.terminate_job().job_id(id).reason(reason).send();
+        let call = self.client().await.terminate_job().job_id(job_id(arn)).reason(reason).send();
         self.session.ask("stop the job", call).await.map(drop)
     }
 
@@ -125,9 +129,13 @@ impl Api {
         })?)
     }
 
-    /// ARN of the definition with this content, which is registered when there is none (RegisterJobDefinition).
-    pub(crate) async fn made(&self, made: &Made) -> Answer<String> {
+    /// ARN of the active revision with this content, which is registered when there is none (RegisterJobDefinition).
+    /// `refused` is not taken from memory.
+    pub(crate) async fn made(&self, made: &Made, refused: Option<&str>) -> Answer<String> {
         let name = made.name();
+        if let Some(refused) = refused {
+            self.made.forget(&name, |known| known == refused);
+        }
         let find_or_register = async {
             if let Some(known) = self.newest(&name).await? {
                 return Ok(known.job_definition_arn.unwrap_or_default());

@@ -1,4 +1,4 @@
-//! The operator's configuration.
+//! The plugin's configuration.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use aws::named::{Kind, Named, pace};
 use driver_sdk::{DriverConfig, Error};
 
-/// How queues are named.
+/// Names and ARNs of job queues.
 pub(crate) const QUEUE: Kind =
     Kind { option: "job_queue", noun: "a job queue of AWS Batch", arn: ("batch", "job-queue") };
 
@@ -27,7 +27,8 @@ pub struct PluginConfig {
     pub(crate) shared_credentials_file: Option<PathBuf>,
     /// Address of the API instead of AWS's own, for Batch and CloudWatch Logs alike.
     pub(crate) endpoint: Option<String>,
-    /// Identity of the runtime, the same on every node that reaches this queue. Without it: region and queue.
+    /// Identity of the runtime, the same on every node that reaches this queue. Default: region and queue; with
+    /// an ARN in `job_queue` account, region and queue.
     pub(crate) provider: Option<String>,
     /// How many requests this node may make each second.
     #[config(default = 10.0)]

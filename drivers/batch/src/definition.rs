@@ -1,7 +1,7 @@
-//! Job definitions: what one that exists must be, and one that is made from a job.
+//! Job definitions: a check of existing ones, and the ones that the driver registers from a job.
 //!
-//! A definition that is made is named after its content, so that all instances of a job share one and a repetition
-//! makes none.
+//! The name of a registered definition is a digest of its content. So all instances of a job share one, and a repeated
+//! start registers none.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,10 @@ use serde::Serialize;
 
 use crate::options::TaskOptions;
 
-/// Refuses definitions whose jobs are no single container.
+/// ARN of a definition whose jobs are one container.
+///
+/// # Errors
+/// [`RemoteError::WrongRequest`]: several containers, several nodes, or EKS.
 pub(crate) fn usable(definition: &JobDefinition) -> Answer<String> {
     let arn = definition.job_definition_arn().unwrap_or_default();
     // Overrides of a start are for `containerProperties` (SubmitJob, `containerOverrides`).
@@ -30,7 +33,7 @@ pub(crate) fn usable(definition: &JobDefinition) -> Answer<String> {
     Ok(arn.to_owned())
 }
 
-/// A definition to be made. Its serialized form is its identity.
+/// A definition that the driver registers. Its serialized form is its identity.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Made {
     pub(crate) owner: String,

@@ -1,4 +1,4 @@
-//! What jobs will need of the queue, looked at for `drover driver doctor`.
+//! Checks of the queue, its compute environments and the permissions for `drover driver doctor`.
 
 use aws::doctor::{logs, no_place, right};
 use aws::marks::acknowledged_tag;
@@ -10,10 +10,10 @@ use crate::api::{Api, Listing};
 use crate::look::LOG_GROUP;
 use crate::provider::Queue;
 
-/// Id of a job that there is not: what may be done to it may be done to others, and nothing comes of it.
+/// Id of no job: a request about it shows the permission and changes nothing.
 const NOBODY: &str = "00000000-0000-4000-8000-000000000000";
 
-/// Looks at everything; starts nothing.
+/// Checks everything; starts nothing.
 pub(crate) async fn examine(api: &Api) -> Vec<Finding> {
     let queue = match api.queue().await {
         Ok(queue) => Queue(queue),
@@ -31,7 +31,7 @@ pub(crate) async fn examine(api: &Api) -> Vec<Finding> {
     let listed = api.list(Listing::In(JobStatus::Running), None, 1).await.err();
     findings.extend([
         right("batch:ListJobs", listed, None),
-        right("batch:DescribeJobs", api.jobs(vec![nobody.clone()]).await.err(), None),
+        right("batch:DescribeJobs", api.jobs(std::slice::from_ref(&nobody)).await.err(), None),
         right("batch:TerminateJob", api.terminate(&nobody, "drover driver doctor".into()).await.err(), None),
         right("batch:TagResource", api.tag(&nobody, vec![acknowledged_tag()]).await.err(), None),
         logs(&api.session, LOG_GROUP, NOBODY).await,

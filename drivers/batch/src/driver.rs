@@ -1,4 +1,4 @@
-//! The driver: what `lib/aws` needs to know of Batch besides its calls.
+//! The driver: configuration, capabilities and starts of Batch, for `lib/aws`.
 
 use aws::driver::{Service, Settings};
 use aws::named::Named;

@@ -1,18 +1,17 @@
 //! Driver `batch`: jobs of an AWS Batch queue, on Fargate or on EC2, which outlive the node that manages them.
 //!
 //! ```text
-//! config.rs, options.rs   what the operator and a job may say
-//! definition.rs, plan.rs  job → what RegisterJobDefinition and SubmitJob are told: pure
-//! look.rs                 what a job of Batch says about its instance: pure
-//! api.rs                  the calls
-//! provider.rs             Batch as `lib/aws` sees it
-//! start.rs                starts, as `lib/aws` sees them
-//! doctor.rs               what jobs will need of the queue
+//! config.rs, options.rs   configuration of the plugin and of a task
+//! definition.rs, plan.rs  a task as parameters of RegisterJobDefinition and SubmitJob: pure
+//! look.rs                 a job of Batch as an observation: pure
+//! api.rs                  requests
+//! provider.rs, start.rs   Batch for `lib/aws`: jobs of a queue, and starts
+//! doctor.rs               checks for `drover driver doctor`
 //! driver.rs               the driver
 //! ```
 //!
-//! What is not Batch's own (starts without a token, jobs by key and by handle, ends, listings, logs, the loop that
-//! looks) is in `lib/aws`.
+//! `lib/aws` has the part that drivers of AWS services share: starts without a token, search by key and by handle,
+//! stops, listings, logs, the watch loop.
 //!
 //! Must never know: the server, the node agent, job files. Begin reading at [`Driver`].
 

@@ -1,4 +1,4 @@
-//! What a job of Batch says about its instance.
+//! A job of Batch as an observation of its instance.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,8 +9,8 @@ use aws::marks::Marks;
 use aws_sdk_batch::types::{JobDetail, JobStatus, LogDriver};
 use driver_sdk::{InstanceState, Observation, TaskExit};
 
-/// Where the output of containers goes whose definition names no other group (RegisterJobDefinition,
-/// `logConfiguration`: the log driver is awslogs by default).
+/// Log group of containers whose definition names none (RegisterJobDefinition, `logConfiguration`: the log driver is
+/// awslogs by default).
 pub(crate) const LOG_GROUP: &str = "/aws/batch/job";
 
 /// Milliseconds since 1970; 0 = never.
@@ -60,7 +60,7 @@ fn reason(job: &JobDetail) -> String {
     if told.is_empty() { kind.to_owned() } else { format!("{kind}: {told}") }
 }
 
-/// How an ended job has ended. A failed one never counts as a success, whatever its container has answered.
+/// Exit result of an ended job. A FAILED one never counts as a success, whatever its container's exit code.
 fn exit(job: &JobDetail) -> TaskExit {
     let told = reason(job);
     let oom_killed = told.contains("OutOfMemoryError");
@@ -74,7 +74,7 @@ fn exit(job: &JobDetail) -> TaskExit {
     }
 }
 
-/// What a job says about the instance of its key.
+/// The observation of a job's instance.
 pub(crate) fn observation(job: &JobDetail, marks: &Marks) -> Observation {
     let status = job.status().map(JobStatus::as_str).unwrap_or_default();
     let Some(state) = state(job.status()) else {
@@ -117,7 +117,7 @@ pub(crate) fn observation(job: &JobDetail, marks: &Marks) -> Observation {
     }
 }
 
-/// Where a job's output is; `None` = it has not started, or its log driver is another one.
+/// Log stream of a job; `None`: it has not started, or has another log driver than awslogs.
 pub(crate) fn log_of(job: &JobDetail) -> Option<LogPlace> {
     let container = job.container()?;
     let log = container.log_configuration();

@@ -1,4 +1,4 @@
-//! What a job may say.
+//! Options of a task.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub struct TaskOptions {
     pub(crate) timeout: Option<Duration>,
     /// Fair share of a queue with a scheduling policy.
     pub(crate) share_identifier: Option<String>,
-    /// Priority within the share.
+    /// Priority within the share, 0 to 9999; needs a share identifier.
     pub(crate) scheduling_priority: Option<u32>,
     /// Further tags of the job.
     pub(crate) tags: BTreeMap<String, String>,
@@ -98,9 +98,14 @@ impl TaskOptions {
         if self.vcpus.is_some_and(|n| !(n > 0.0 && n <= 4096.0)) || self.memory == Some(0) || self.gpus == Some(0) {
             return wrong("config.vcpus, memory and gpus must be above 0; leave out what you do not need".into());
         }
-        // SubmitJob, `schedulingPriorityOverride`: 0 to 9999, and only of jobs with a share.
+        // SubmitJob, `schedulingPriorityOverride`: 0 to 9999; it orders the jobs of one share identifier.
         if self.scheduling_priority.is_some_and(|p| p > 9999) {
             return wrong("config.scheduling_priority may be 0 to 9999".into());
+        }
+        if self.scheduling_priority.is_some() && !given(&self.share_identifier) {
+            return wrong(
+                "config.scheduling_priority orders jobs of one share only; set config.share_identifier as well".into(),
+            );
         }
         let tags = self.tags.iter().map(|(key, value)| (format!("{key:?} = {value:?}"), key.as_str(), value.as_str()));
         free_tags("config.tags", "tags have", tags)
@@ -134,7 +139,9 @@ pub(crate) mod tests {
             (json!({"image": "a", "platform": "FARGATE", "gpus": 1}), "no GPUs"),
             (json!({"image": "a", "timeout": "59s"}), "60s"),
             (json!({"image": "a", "vcpus": 0.0}), "above 0"),
-            (json!({"image": "a", "scheduling_priority": 10_000}), "9999"),
+            (json!({"image": "a", "share_identifier": "s", "scheduling_priority": 10_000}), "9999"),
+            (json!({"image": "a", "scheduling_priority": 7}), "set config.share_identifier"),
+            (json!({"image": "a", "share_identifier": "", "scheduling_priority": 7}), "set config.share_identifier"),
             (json!({"image": "a", "tags": {"drover:key": "x"}}), "taken"),
             (json!({"image": "a", "tags": {"team": "a;b"}}), "letters"),
         ];

@@ -1,4 +1,4 @@
-//! From a task to what SubmitJob is told.
+//! A task as parameters of SubmitJob.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use driver_sdk::{Ensure, RemoteError};
 use crate::definition::requirements;
 use crate::options::TaskOptions;
 
-/// Everything that SubmitJob is told, besides the queue.
+/// Parameters of SubmitJob, without the queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     pub(crate) name: String,
@@ -25,8 +25,8 @@ pub struct Plan {
     pub(crate) marks: Marks,
 }
 
-/// By what jobs of a key are found: letters, digits, `-` and `_`, the first a letter or digit, at most 128 of them
-/// (SubmitJob, `jobName`). Filters do not tell cases apart (ListJobs, `JOB_NAME`), so it has one only.
+/// Name of the jobs of a key, by which listings find them: letters, digits, `-` and `_`, the first a letter or digit, at
+/// most 128 of them (SubmitJob, `jobName`). Filters ignore case (ListJobs, `JOB_NAME`), so letters are lower case.
 pub(crate) fn job_name(owner: &str, key: &str) -> String {
     format!("drover-{}", &digest(&format!("{owner}\0{key}"))[..40])
 }

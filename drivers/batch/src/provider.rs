@@ -1,4 +1,4 @@
-//! Batch as `lib/aws` sees it.
+//! Jobs and the queue of Batch, for `lib/aws`.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,11 +18,12 @@ use crate::plan::job_name;
 /// How long Batch waits between SIGTERM and SIGKILL (TerminateJob).
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Statuses of what lives, in the order that jobs take: one that moves on during a listing is seen later, not missed.
+/// Statuses of live jobs, in the order of a job's life: a listing sees a job that advances meanwhile twice rather than
+/// never.
 const LIVE: [JobStatus; 5] =
     [JobStatus::Submitted, JobStatus::Pending, JobStatus::Runnable, JobStatus::Starting, JobStatus::Running];
 
-/// The queue as the service tells of it.
+/// The answer of DescribeJobQueues for the queue.
 #[derive(Clone, Debug)]
 pub struct Queue(pub(crate) JobQueueDetail);
 
@@ -84,7 +85,7 @@ impl Provider for Api {
 
     // DescribeJobs has no word for a job that it does not know: it leaves it out.
     async fn describe(&self, ids: Vec<String>) -> Result<Described<JobDetail>, Trouble> {
-        let tasks = self.jobs(ids.clone()).await?;
+        let tasks = self.jobs(&ids).await?;
         let missing = ids.into_iter().filter(|id| !tasks.iter().any(|t| t.job_arn() == Some(id))).collect();
         Ok(Described { tasks, missing, failed: Vec::new() })
     }

@@ -1,4 +1,4 @@
-//! Starts. SubmitJob has no token, and names of jobs are not unique: how a start goes with that is in [`aws::once`].
+//! Starts. SubmitJob takes no token, and job names are not unique: [`aws::once`] has the procedure.
 
 use aws::Answer;
 use aws::answer::Trouble;
@@ -25,10 +25,10 @@ impl Tokenless for Api {
         Ok(options)
     }
 
-    async fn definition(&self, request: &Ensure, options: &TaskOptions) -> Answer<String> {
+    async fn definition(&self, request: &Ensure, options: &TaskOptions, refused: Option<&str>) -> Answer<String> {
         match options.job_definition.as_deref() {
             Some(given) if !given.is_empty() => self.definition(given).await,
-            _ => self.made(&Made::of(options, request)?).await,
+            _ => self.made(&Made::of(options, request)?, refused).await,
         }
     }
 

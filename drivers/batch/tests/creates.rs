@@ -1,20 +1,17 @@
 //! Starts, against a service that has no token, and shows what it has when a test says so: a request that may have
 //! arrived is not sent again.
 
-use std::collections::HashMap;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+#[path = "../../../lib/aws/tests/cloud/mod.rs"]
+mod cloud;
+
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use batch::Driver;
-use driver_sdk::config::Config;
-use driver_sdk::{AgentConfig, Ensure, InstanceState, Lookup, RemoteDriver, RemoteError, StopTask, TaskConfig};
+use cloud::{Cloud, KEY, OWNER, Service, list, lookup, start_of};
+use driver_sdk::{Ensure, InstanceState, RemoteDriver, RemoteError, StopTask};
 use serde_json::{Value, json};
 
-const KEY: &str = "0b7e5c3a-key";
-const OWNER: &str = "cluster-1";
 const PLACE: &str = "arn:aws:batch:us-east-1:1";
 
 /// What the service has and does.
@@ -24,14 +21,21 @@ struct State {
     jobs: Vec<(String, Value)>,
     /// Status by ARN; RUNNING when there is none.
     statuses: HashMap<String, &'static str>,
-    /// Definitions that were registered.
+    /// Definitions that were registered, each a revision of its name.
     registered: Vec<Value>,
+    /// ARNs of revisions that were deregistered.
+    inactive: HashSet<String>,
+    /// SubmitJobs that came, and how many of them are refused for good.
+    submits: usize,
+    refuse: usize,
     /// Answers to SubmitJob that are lost.
     lose: usize,
     /// SubmitJobs that are too many.
     throttle: usize,
     /// Listings do not show what there is.
     behind: bool,
+    /// ARNs of jobs that listings show and DescribeJobs leaves out.
+    undescribed: HashSet<String>,
     /// What was terminated, and why.
     terminated: Vec<(String, String)>,
     /// Sizes of DescribeJobs.
@@ -39,16 +43,26 @@ struct State {
 }
 
 impl State {
-    fn job(&self, arn: &str) -> Option<Value> {
-        let (_, job) = self.jobs.iter().find(|(known, _)| known == arn)?;
+    /// By id: DescribeJobs takes no ARNs (its API reference, `jobs`).
+    fn job(&self, id: &str) -> Option<Value> {
+        let arn = &format!("{PLACE}:job/{id}");
+        let (_, job) = self.jobs.iter().find(|(known, _)| known == arn && !self.undescribed.contains(arn))?;
         let status = self.statuses.get(arn).copied().unwrap_or("RUNNING");
-        Some(json!({"jobArn": arn, "jobId": arn.rsplit('/').next(), "jobName": job["jobName"],
+        Some(json!({"jobArn": arn, "jobId": id, "jobName": job["jobName"],
             "jobQueue": format!("{PLACE}:job-queue/q"), "jobDefinition": job["jobDefinition"], "status": status,
             "createdAt": 1_700_000_000_000_u64, "startedAt": 1_700_000_000_000_u64, "tags": job["tags"],
             "container": {"exitCode": (status == "FAILED").then_some(143)}}))
     }
 
-    /// The answer to a call; None = the connection breaks.
+    /// ARNs of the active revisions of a name, the oldest first, with their numbers.
+    fn active(&self, name: &str) -> Vec<(usize, String)> {
+        let count = self.registered.iter().filter(|made| made["jobDefinitionName"] == name).count();
+        let arns = (1..=count).map(|revision| (revision, format!("{PLACE}:job-definition/{name}:{revision}")));
+        arns.filter(|(_, arn)| !self.inactive.contains(arn)).collect()
+    }
+}
+
+impl Service for State {
     fn answer(&mut self, path: &str, body: &Value) -> Option<(u16, Value)> {
         let ok = |value: Value| Some((200, value));
         let text = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
@@ -58,23 +72,25 @@ impl State {
                 "computeEnvironmentOrder": []}]})),
             "/v1/describejobdefinitions" => {
                 let (name, given) = (text("jobDefinitionName"), &body["jobDefinitions"][0]);
-                let own = self.registered.iter().any(|made| made["jobDefinitionName"] == name.as_str());
-                let of = |revision: u32| {
+                let of = |revision: usize| {
                     json!({"jobDefinitionName": "demo", "revision": revision, "type": "container",
                     "jobDefinitionArn": format!("{PLACE}:job-definition/{name}:{revision}"),
                     "containerProperties": {"image": "i"}})
                 };
                 match (name.as_str(), given.as_str()) {
                     ("demo", _) => ok(json!({"jobDefinitions": [of(2), of(11), of(3)]})),
-                    (_, None) if own => ok(json!({"jobDefinitions": [of(1)]})),
+                    (_, None) => {
+                        let active = self.active(&name).into_iter().map(|(revision, _)| of(revision));
+                        ok(json!({"jobDefinitions": active.collect::<Vec<_>>()}))
+                    }
                     _ => ok(json!({"jobDefinitions": []})),
                 }
             }
             "/v1/registerjobdefinition" => {
                 self.registered.push(body.clone());
                 let name = text("jobDefinitionName");
-                ok(json!({"jobDefinitionName": name, "revision": 1,
-                    "jobDefinitionArn": format!("{PLACE}:job-definition/{name}:1")}))
+                let (revision, arn) = self.active(&name).pop().expect("the new one");
+                ok(json!({"jobDefinitionName": name, "revision": revision, "jobDefinitionArn": arn}))
             }
             "/v1/listjobs" => {
                 let shown = |(arn, job): &&(String, Value)| {
@@ -89,11 +105,20 @@ impl State {
                 ok(json!({"jobSummaryList": jobs.collect::<Vec<_>>()}))
             }
             "/v1/describejobs" => {
-                let arns: Vec<&str> = body["jobs"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-                self.looks.push(arns.len());
-                ok(json!({"jobs": arns.into_iter().filter_map(|arn| self.job(arn)).collect::<Vec<_>>()}))
+                let ids: Vec<&str> = body["jobs"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+                self.looks.push(ids.len());
+                ok(json!({"jobs": ids.into_iter().filter_map(|id| self.job(id)).collect::<Vec<_>>()}))
             }
             "/v1/submitjob" => {
+                let refused = |message: &str| Some((400, json!({"code": "ClientException", "message": message})));
+                self.submits += 1;
+                if self.refuse > 0 {
+                    self.refuse -= 1;
+                    return refused("Container override is not valid");
+                }
+                if self.inactive.contains(&text("jobDefinition")) {
+                    return refused("JobDefinition does not exist or is not in ACTIVE status");
+                }
                 if self.throttle > 0 {
                     self.throttle -= 1;
                     return Some((429, json!({"code": "TooManyRequestsException", "message": "Too Many Requests"})));
@@ -123,102 +148,18 @@ impl State {
     }
 }
 
-fn serve(mut stream: TcpStream, state: &Mutex<State>) -> Option<()> {
-    let mut asked = Vec::new();
-    let more = |stream: &mut TcpStream, asked: &mut Vec<u8>| {
-        let mut part = [0; 4096];
-        let n = stream.read(&mut part).ok().filter(|n| *n > 0)?;
-        asked.extend_from_slice(&part[..n]);
-        Some(())
-    };
-    let end = loop {
-        more(&mut stream, &mut asked)?;
-        if let Some(end) = asked.windows(4).position(|w| w == b"\r\n\r\n") {
-            break end;
-        }
-    };
-    let head = String::from_utf8_lossy(&asked[..end]).into_owned();
-    let length = head.lines().find_map(|l| l.to_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
-    while asked.len() < end + 4 + length.unwrap_or(0) {
-        more(&mut stream, &mut asked)?;
-    }
-    let path = head.split(' ').nth(1)?.to_owned();
-    let body = serde_json::from_slice(&asked[end + 4..]).unwrap_or(Value::Null);
-    let (status, answer) = state.lock().expect("unpoisoned").answer(&path, &body)?;
-    let answer = answer.to_string();
-    let head = format!(
-        "HTTP/1.1 {status} S\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
-        answer.len()
-    );
-    stream.write_all(format!("{head}{answer}").as_bytes()).ok()
-}
-
-/// A service on a free port; what listens ends with the process.
-struct Cloud {
-    state: Arc<Mutex<State>>,
-    endpoint: String,
-    credentials: PathBuf,
-    _dir: tempfile::TempDir,
-}
-
-impl Cloud {
+impl Cloud<State> {
     fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let endpoint = format!("http://{}", listener.local_addr().expect("bound"));
-        let state = Arc::new(Mutex::new(State::default()));
-        let served = state.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let served = served.clone();
-                std::thread::spawn(move || serve(stream, &served));
-            }
-        });
-        let dir = tempfile::tempdir().expect("a directory");
-        let credentials = dir.path().join("credentials");
-        std::fs::write(&credentials, "[default]\naws_access_key_id = k\naws_secret_access_key = s\n").expect("written");
-        Self { state, endpoint, credentials, _dir: dir }
+        Self::of(State::default())
     }
 
-    fn set<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        change(&mut self.state.lock().expect("unpoisoned"))
-    }
-
-    /// A process of the plugin: it knows nothing of others.
     async fn plugin(&self, window: &str) -> Driver {
-        let driver = Driver::new();
-        let config = json!({
-            "enabled": true, "job_queue": "q", "region": "us-east-1", "endpoint": self.endpoint,
-            "requests_per_second": 1000.0, "consistency_window": window, "shared_credentials_file": self.credentials,
-        });
-        let config = Config::new(rmp_serde::to_vec_named(&config).expect("bytes"));
-        driver.set_config(config, Some(AgentConfig::default())).await.expect("configured");
-        driver
-    }
-}
-
-fn start_of(key: &str, epoch: u64, first: bool, intent: &[u8], options: &Value) -> Ensure {
-    Ensure {
-        key: key.into(),
-        epoch,
-        owner: OWNER.into(),
-        slot: "default/j.g[0]/t".into(),
-        task: TaskConfig {
-            env: [("NOMAD_ALLOC_ID".to_owned(), "a".to_owned())].into(),
-            msgpack_driver_config: rmp_serde::to_vec_named(options).expect("bytes"),
-            ..TaskConfig::default()
-        },
-        first,
-        intent: intent.to_vec(),
-        ..Ensure::default()
+        self.configured(Driver::new(), ("job_queue", "q"), window).await
     }
 }
 
 fn start(epoch: u64, first: bool, intent: &[u8]) -> Ensure {
     start_of(KEY, epoch, first, intent, &json!({"job_definition": "demo"}))
-}
-
-fn lookup(epoch: u64, intent: &[u8]) -> Lookup {
-    Lookup { key: KEY.into(), owner: OWNER.into(), intent: intent.to_vec(), epoch, create_follows: false }
 }
 
 /// The plugin is killed between sending a start and hearing of it; what it started is not listed yet.
@@ -238,7 +179,7 @@ async fn a_start_whose_answer_was_lost_is_found_by_its_name_and_never_sent_again
     for (who, epoch) in [("the next process", 1), ("another node", 2)] {
         let next = cloud.plugin("5m").await;
         assert_eq!(next.intent(&start(epoch, false, &intent)).await, Ok(None), "{who}: what is kept stays");
-        let unknown = next.look_up(lookup(epoch, &intent)).await.expect_err("not listed");
+        let unknown = next.look_up(lookup(epoch, &intent, false)).await.expect_err("not listed");
         assert!(matches!(&unknown, RemoteError::CouldNotAsk(why) if why.contains("300 s")), "{who}: {unknown}");
         let held = next.ensure(start(epoch, false, &intent)).await.expect_err("not sent");
         assert!(matches!(&held, RemoteError::CouldNotAsk(why) if why.contains("300 s")), "{who}: {held}");
@@ -247,7 +188,7 @@ async fn a_start_whose_answer_was_lost_is_found_by_its_name_and_never_sent_again
 
     // It appears: found by its name, adopted under the newer epoch, and the former manager is refused.
     let other = cloud.plugin("5m").await;
-    let (found, seen) = other.look_up(lookup(2, &intent)).await.expect("found");
+    let (found, seen) = other.look_up(lookup(2, &intent, false)).await.expect("found");
     assert_eq!(seen.state, InstanceState::Running);
     let adopted = other.ensure(start(2, false, &intent)).await.expect("the job of the key");
     assert_eq!((&adopted.handle, adopted.created), (&found, false));
@@ -278,9 +219,11 @@ async fn an_empty_listing_counts_after_the_window() {
     let cloud = Cloud::start();
     let plugin = cloud.plugin("200ms").await;
     let intent = plugin.intent(&start(1, true, &[])).await.expect("decided").expect("to be kept");
-    assert!(matches!(plugin.look_up(lookup(1, &intent)).await, Err(RemoteError::CouldNotAsk(_))));
-    testkit::poll("the belief", async || matches!(plugin.look_up(lookup(1, &intent)).await, Err(RemoteError::Gone(_))))
-        .await;
+    assert!(matches!(plugin.look_up(lookup(1, &intent, false)).await, Err(RemoteError::CouldNotAsk(_))));
+    testkit::poll("the belief", async || {
+        matches!(plugin.look_up(lookup(1, &intent, false)).await, Err(RemoteError::Gone(_)))
+    })
+    .await;
 }
 
 /// Too many requests make no job: the same call goes on until it is let through.
@@ -325,6 +268,75 @@ async fn a_definition_is_registered_once() {
     });
 }
 
+/// Somebody deregisters the definition in the account: the refused start has made no job, and goes out once more with a
+/// definition of the same content.
+#[tokio::test]
+async fn a_deregistered_definition_is_registered_again() {
+    let cloud = Cloud::start();
+    let plugin = cloud.plugin("5m").await;
+    let image = json!({"image": "busybox:1"});
+    plugin.ensure(start_of("k1", 1, true, &[], &image)).await.expect("made");
+    let kept = plugin.intent(&start_of("k2", 1, true, &[], &image)).await.expect("decided").expect("to be kept");
+    let deregister = |s: &mut State| {
+        let arn = s.jobs[0].1["jobDefinition"].as_str().expect("an ARN").to_owned();
+        s.inactive.insert(arn);
+    };
+    cloud.set(deregister);
+    for (key, kept) in [("k2", kept.as_slice()), ("k3", &[])] {
+        let made = plugin.ensure(start_of(key, 1, true, kept, &image)).await.expect(key);
+        assert!(made.created, "{key}");
+    }
+    cloud.set(|s| {
+        assert_eq!((s.registered.len(), s.jobs.len()), (2, 3));
+        assert_eq!(s.registered[0], s.registered[1], "the same content");
+        assert_eq!(s.submits, 4, "one refused start");
+        assert!(s.jobs[1..].iter().all(|(_, job)| job["jobDefinition"].as_str().expect("an ARN").ends_with(":2")));
+    });
+}
+
+/// A refusal for another reason is the job's error: nothing is registered or sent for it again.
+#[tokio::test]
+async fn a_refused_start_with_an_active_definition_is_not_sent_again() {
+    let cloud = Cloud::start();
+    let plugin = cloud.plugin("5m").await;
+    cloud.set(|s| s.refuse = 1);
+    let refused = plugin.ensure(start_of(KEY, 1, true, &[], &json!({"image": "i"}))).await.expect_err("refused");
+    assert!(matches!(&refused, RemoteError::WrongRequest(why) if why.contains("override is not valid")), "{refused}");
+    cloud.set(|s| assert_eq!((s.submits, s.registered.len(), s.jobs.len()), (1, 1, 0)));
+}
+
+/// A listed job that DescribeJobs leaves out exists: neither its key nor its handle is free, however long that lasts.
+#[tokio::test]
+async fn a_listed_job_that_is_not_described_is_unknown_and_no_second_one_is_started() {
+    let cloud = Cloud::start();
+    let plugin = cloud.plugin("1ms").await;
+    let intent = plugin.intent(&start(1, true, &[])).await.expect("decided").expect("to be kept");
+    let made = plugin.ensure(start(1, true, &intent)).await.expect("made");
+    let arn = made.observed.provider_id.clone();
+    cloud.set(|s| s.undescribed.insert(arn.clone()));
+    let next = cloud.plugin("1ms").await;
+    next.look_up(lookup(1, &intent, false)).await.expect_err("not described");
+    for _ in 0..2 {
+        // Longer than the window.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let unknown = next.look_up(lookup(1, &intent, false)).await.expect_err("not described");
+        assert!(
+            matches!(&unknown, RemoteError::CouldNotAsk(why) if why.contains(&arn) && why.contains("not describe")),
+            "{unknown}"
+        );
+        let held = next.ensure(start(1, false, &intent)).await.expect_err("not sent");
+        assert!(matches!(&held, RemoteError::CouldNotAsk(why) if why.contains("not describe")), "{held}");
+        let seen = next.observe(std::slice::from_ref(&made.handle)).await.expect("asked");
+        assert!(seen[0].state == InstanceState::Unknown && seen[0].reason.contains("not describe"), "{:?}", seen[0]);
+        let page = next.list(OWNER, "4/", 100).await.expect("listed");
+        assert!(page.instances.is_empty() && page.incomplete.contains(&arn), "the sweep is told: {page:?}");
+    }
+    cloud.set(|s| (assert_eq!(s.jobs.len(), 1), s.undescribed.clear()).1);
+    let (_, found) = next.look_up(lookup(1, &intent, false)).await.expect("found");
+    assert_eq!(found.provider_id, arn);
+    assert_eq!(next.list(OWNER, "4/", 100).await.expect("listed").incomplete, "");
+}
+
 /// Two jobs for one key: the sweep names each to a person, who can end the one that is not the record's.
 #[tokio::test]
 async fn a_second_job_of_a_key_is_listed_by_a_key_of_its_own_and_can_be_stopped() {
@@ -335,26 +347,15 @@ async fn a_second_job_of_a_key_is_listed_by_a_key_of_its_own_and_can_be_stopped(
         let copy = s.jobs[0].1.clone();
         s.jobs.push((format!("{PLACE}:job/1"), copy));
     });
-    let list = async || {
-        let (mut all, mut from) = (Vec::new(), String::new());
-        loop {
-            let page = plugin.list(OWNER, &from, 100).await.expect("listed");
-            all.extend(page.instances);
-            from = page.next_page_token;
-            if from.is_empty() {
-                return all;
-            }
-        }
-    };
-    let both = list().await;
+    let both = list(&plugin, 100).await;
     assert!(both.len() == 2 && both[0].key != both[1].key && both.iter().all(|i| i.key != KEY), "{both:?}");
     let second = both.iter().find(|i| i.observed.provider_id.ends_with("/1")).expect("the second");
     let order = StopTask { signal: String::new(), timeout: Duration::from_secs(30) };
     plugin.stop(&second.handle, 7, order).await.expect("stopped");
-    let left = list().await;
+    let left = list(&plugin, 100).await;
     assert_eq!((left.len(), left[0].key.as_str()), (1, KEY));
     assert_eq!(plugin.observe(&[made.handle]).await.expect("asked")[0].state, InstanceState::Running);
-    assert_eq!(list().await.len(), 1);
+    assert_eq!(list(&plugin, 100).await.len(), 1);
     // Another cluster's jobs are not ours.
     assert!(plugin.list("cluster-2", "4/", 100).await.expect("listed").instances.is_empty());
 }

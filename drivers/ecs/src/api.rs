@@ -204,9 +204,18 @@ impl Api {
         Ok(self.learn(answer.task_definition()))
     }
 
-    /// The definition with this content, which is made when there is none.
-    pub(crate) async fn made(&self, made: &Made, owner_tag: Vec<Tag>) -> Result<Arc<Known>, driver_sdk::RemoteError> {
+    /// The active definition with this content, which is registered when there is none. The one with the ARN `refused`
+    /// is not taken from memory.
+    pub(crate) async fn made(
+        &self,
+        made: &Made,
+        owner_tag: Vec<Tag>,
+        refused: Option<&str>,
+    ) -> Result<Arc<Known>, driver_sdk::RemoteError> {
         let family = made.family();
+        if let Some(refused) = refused {
+            self.definitions.forget(&family, |known| known.arn == refused);
+        }
         let find_or_register = async {
             match self.definition(&family).await {
                 // The service has no code of its own for a definition that does not exist.

@@ -23,7 +23,8 @@ pub struct PluginConfig {
     pub(crate) shared_credentials_file: Option<PathBuf>,
     /// Address of the API instead of AWS's own, for ECS and CloudWatch Logs alike.
     pub(crate) endpoint: Option<String>,
-    /// Identity of the runtime, the same on every node that reaches this cluster. Without it: region and cluster.
+    /// Identity of the runtime, the same on every node that reaches this cluster. Default: region and cluster;
+    /// with an ARN in `cluster` account, region and cluster.
     pub(crate) provider: Option<String>,
     /// How many requests this node may make each second.
     #[config(default = 10.0)]

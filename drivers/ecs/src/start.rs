@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use aws::answer::Trouble;
+use aws::answer::{Meaning, Trouble};
 use aws::site::Site;
 use aws::{Answer, lock};
 use driver_sdk::{DriverState as _, Ensure, Ensured, Error, RemoteError};
@@ -14,7 +14,7 @@ use crate::definition::{Known, Made};
 use crate::look::observation;
 use crate::marks::{self, Marks};
 use crate::options::EcsTask;
-use crate::plan;
+use crate::plan::{self, Plan};
 use crate::sent::Intent;
 
 fn error(error: Error) -> RemoteError {
@@ -28,15 +28,21 @@ pub(crate) async fn ensure(site: &Site<Api>, request: &Ensure) -> Answer<Ensured
     site.starting.alone(&request.key, start(site, request, &options)).await
 }
 
-/// The definition that the job means now.
-async fn definition(site: &Site<Api>, request: &Ensure, options: &EcsTask) -> Answer<Arc<Known>> {
+/// The definition that the job means now. `refused` is the ARN of one that ECS has refused: if the driver registered it,
+/// it is not taken from memory.
+async fn definition(
+    site: &Site<Api>,
+    request: &Ensure,
+    options: &EcsTask,
+    refused: Option<&str>,
+) -> Answer<Arc<Known>> {
     match (options.definition(), &options.container) {
         (Some(name), _) => Ok(site.provider.definition(name).await?),
         (None, Some(container)) => {
             let made = Made::of(options, container, &request.task, &request.owner, site.provider.region())?;
             let owner = Marks { owner: request.owner.clone(), ..Marks::default() }.tags();
             let owner = owner.into_iter().filter(|(key, _)| key == marks::OWNER);
-            site.provider.made(&made, marks::tags(owner)).await
+            site.provider.made(&made, marks::tags(owner), refused).await
         }
         (None, None) => Err(RemoteError::wrong_request("config.task names neither a task_definition nor a container")),
     }
@@ -53,22 +59,57 @@ pub(crate) async fn intent(site: &Site<Api>, request: &Ensure) -> Answer<Option<
         }
     }
     let options = EcsTask::decode(&request.task.msgpack_driver_config).map_err(error)?;
-    let known = definition(site, request, &options).await?;
+    let known = definition(site, request, &options, None).await?;
     let container = known.container(options.container_name.as_deref())?;
     Intent::new(request.epoch, marks::client_token(&request.key), known.arn.clone(), container).write().map(Some)
+}
+
+/// The plan of a start: with the token and the tags as it was sent, or was about to be, by whichever manager.
+fn as_kept(
+    request: &Ensure,
+    options: &EcsTask,
+    kept: Option<&Intent>,
+    container: &str,
+    definition: &str,
+) -> Answer<Plan> {
+    let Some(kept) = kept else { return plan::plan(request, options, container, definition) };
+    let as_sent = Ensure { epoch: kept.epoch.min(request.epoch), ..request.clone() };
+    let plan = plan::plan(&as_sent, options, container, definition)?;
+    Ok(Plan { client_token: kept.token.clone(), ..plan })
+}
+
+async fn run(site: &Site<Api>, request: &Ensure, plan: &Plan) -> Result<Ran, Trouble> {
+    let nothing = |ran: &Result<Ran, Trouble>| match ran {
+        Err(trouble) => trouble.is_refusal(),
+        Ok(Ran::NotPlaced(failures)) => !failures.is_empty(),
+        Ok(Ran::Task(_) | Ran::Taken(_)) => false,
+    };
+    site.send(request, site.provider.run(plan), nothing).await
+}
+
+/// The definition that the job means by now, if it is another one than ECS has refused. ECS has no code for one that was
+/// deregistered, so the definition itself is asked for.
+async fn instead(site: &Site<Api>, request: &Ensure, options: &EcsTask, refused: &str) -> Option<Arc<Known>> {
+    match definition(site, request, options, Some(refused)).await {
+        Ok(known) => Some(known).filter(|known| known.arn != refused),
+        Err(why) => {
+            tracing::warn!(key = request.key, %why, "whether the refused definition is active is not known");
+            None
+        }
+    }
 }
 
 async fn start(site: &Site<Api>, request: &Ensure, options: &EcsTask) -> Answer<Ensured> {
     if let Some(taken) = site.taken(request).await? {
         return Ok(taken);
     }
-    let plan = match Intent::read(&request.intent)? {
+    let kept = Intent::read(&request.intent)?;
+    let plan = match &kept {
         None => {
-            let known = definition(site, request, options).await?;
+            let known = definition(site, request, options, None).await?;
             let container = known.container(options.container_name.as_deref())?;
-            plan::plan(request, options, &container, &known.arn)?
+            as_kept(request, options, None, &container, &known.arn)?
         }
-        // As it was sent, or was about to be, by whichever manager: the token, the definition, the tags.
         Some(kept) => {
             if kept.is_over(SystemTime::now()) && !request.first && !lock(&site.sent).heard(&request.key, request.epoch)
             {
@@ -78,17 +119,24 @@ async fn start(site: &Site<Api>, request: &Ensure, options: &EcsTask) -> Answer<
                      is not known, and a new start needs a new key",
                 ));
             }
-            let as_sent = Ensure { epoch: kept.epoch.min(request.epoch), ..request.clone() };
-            let plan = plan::plan(&as_sent, options, &kept.container, &kept.definition)?;
-            plan::Plan { client_token: kept.token, ..plan }
+            as_kept(request, options, Some(kept), &kept.container, &kept.definition)?
         }
     };
-    let nothing = |ran: &Result<Ran, Trouble>| match ran {
-        Err(trouble) => trouble.is_refusal(),
-        Ok(Ran::NotPlaced(failures)) => !failures.is_empty(),
-        Ok(Ran::Task(_) | Ran::Taken(_)) => false,
+    let (plan, ran) = match run(site, request, &plan).await {
+        Err(trouble) if trouble.meaning() == Meaning::WrongRequest => {
+            let Some(known) = instead(site, request, options, &plan.definition).await else {
+                return Err(trouble.into());
+            };
+            tracing::warn!(key = request.key, %trouble, refused = plan.definition, other = known.arn,
+                "starts the task with another definition");
+            let container = known.container(options.container_name.as_deref())?;
+            let plan = as_kept(request, options, kept.as_ref(), &container, &known.arn)?;
+            let ran = run(site, request, &plan).await?;
+            (plan, ran)
+        }
+        ran => (plan, ran?),
     };
-    match site.send(request, site.provider.run(&plan), nothing).await? {
+    match ran {
         Ran::Task(task) => {
             let handle = site.handle(&task, &plan.marks).await?;
             // The answer to a repetition shows the tags as they were sent first. Another manager may have taken the

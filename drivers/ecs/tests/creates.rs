@@ -2,20 +2,16 @@
 //! says so: whoever manages the key next, in a new process or on another node, sends the same start, and takes an empty
 //! listing for no answer.
 
+#[path = "../../../lib/aws/tests/cloud/mod.rs"]
+mod cloud;
+
 use std::collections::{HashMap, HashSet};
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use driver_sdk::config::Config;
-use driver_sdk::{AgentConfig, Ensure, InstanceState, Lookup, RemoteDriver, RemoteError, TaskConfig};
+use cloud::{Cloud, KEY, OWNER, Service, list, lookup, start_of};
+use driver_sdk::{Ensure, InstanceState, RemoteDriver, RemoteError};
 use ecs::Driver;
 use serde_json::{Value, json};
-
-const KEY: &str = "0b7e5c3a-key";
-const OWNER: &str = "cluster-1";
 
 /// What the service has and does.
 #[derive(Default)]
@@ -37,6 +33,10 @@ struct State {
     behind: bool,
     /// Tasks that have ended, by ARN.
     stopped: HashSet<String>,
+    /// Tasks that listings show and DescribeTasks does not: ARN → the reason of the failure.
+    undescribed: HashMap<String, &'static str>,
+    /// ARNs of revisions that were deregistered.
+    inactive: HashSet<String>,
 }
 
 impl State {
@@ -51,8 +51,9 @@ impl State {
                 "tags": tags, "createdAt": created,
                     "taskDefinitionArn": "arn:d:1", "containers": [{"name": "web"}]}))
     }
+}
 
-    /// The answer to a call; None = the connection breaks.
+impl Service for State {
     fn answer(&mut self, call: &str, body: &Value) -> Option<(u16, Value)> {
         let text = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
         let ok = |value: Value| Some((200, value));
@@ -62,9 +63,19 @@ impl State {
             }
             "DescribeTaskDefinition" => {
                 let asked = text("taskDefinition");
-                let arn = if asked.starts_with("arn:") { asked } else { format!("arn:d:{}", self.revision) };
+                let newest = format!("arn:d:{}", self.revision);
+                if asked.starts_with("drover-") && (self.revision == 1 || self.inactive.contains(&newest)) {
+                    let message = "Unable to describe task definition.";
+                    return Some((400, json!({"__type": "ClientException", "message": message})));
+                }
+                let arn = if asked.starts_with("arn:") { asked } else { newest };
                 ok(json!({"taskDefinition": {"taskDefinitionArn": arn,
                         "containerDefinitions": [{"name": "web", "essential": true}]}}))
+            }
+            "RegisterTaskDefinition" => {
+                self.revision += 1;
+                ok(json!({"taskDefinition": {"taskDefinitionArn": format!("arn:d:{}", self.revision),
+                        "containerDefinitions": [{"name": "main", "essential": true}]}}))
             }
             "ListTasks" => {
                 let by = text("startedBy");
@@ -86,11 +97,15 @@ impl State {
             }
             "DescribeTasks" => {
                 let arns = body["tasks"].as_array().cloned().unwrap_or_default();
-                let (known, missing): (Vec<_>, Vec<_>) =
-                    arns.iter().filter_map(Value::as_str).partition(|arn| self.task(arn).is_some());
-                let missing: Vec<Value> = missing.iter().map(|arn| json!({"arn": arn, "reason": "MISSING"})).collect();
+                let reason = |arn: &str| {
+                    let unknown = self.task(arn).is_none().then_some("MISSING");
+                    self.undescribed.get(arn).copied().or(unknown)
+                };
+                let (known, failed): (Vec<_>, Vec<_>) =
+                    arns.iter().filter_map(Value::as_str).partition(|arn| reason(arn).is_none());
+                let failed: Vec<Value> = failed.iter().map(|arn| json!({"arn": arn, "reason": reason(arn)})).collect();
                 ok(json!({"tasks": known.iter().filter_map(|arn| self.task(arn)).collect::<Vec<_>>(),
-                        "failures": missing}))
+                        "failures": failed}))
             }
             "TagResource" => {
                 let task = self.tasks.iter_mut().find(|(arn, ..)| *arn == body["resourceArn"]).expect("a task of ours");
@@ -106,6 +121,9 @@ impl State {
                 if self.full > 0 {
                     self.full -= 1;
                     return ok(json!({"tasks": [], "failures": [{"reason": "RESOURCE:MEMORY"}]}));
+                }
+                if self.inactive.contains(&text("taskDefinition")) {
+                    return Some((400, json!({"__type": "ClientException", "message": "TaskDefinition is inactive"})));
                 }
                 let token = text("clientToken");
                 let (answer, conflict) = match self.tokens.get(&token) {
@@ -137,104 +155,21 @@ impl State {
     }
 }
 
-fn serve(mut stream: TcpStream, state: &Mutex<State>) -> Option<()> {
-    let mut asked = Vec::new();
-    let (head, length) = loop {
-        let mut more = [0; 4096];
-        let n = stream.read(&mut more).ok().filter(|n| *n > 0)?;
-        asked.extend_from_slice(&more[..n]);
-        if let Some(end) = asked.windows(4).position(|w| w == b"\r\n\r\n") {
-            let head = String::from_utf8_lossy(&asked[..end]).to_lowercase();
-            let length = head.lines().find_map(|l| l.strip_prefix("content-length:")?.trim().parse::<usize>().ok())?;
-            break (String::from_utf8_lossy(&asked[..end]).into_owned(), end + 4 + length);
-        }
-    };
-    while asked.len() < length {
-        let mut more = [0; 4096];
-        let n = stream.read(&mut more).ok().filter(|n| *n > 0)?;
-        asked.extend_from_slice(&more[..n]);
-    }
-    let body = asked.split_off(head.len() + 4);
-    let target = head.lines().find(|l| l.to_lowercase().starts_with("x-amz-target:"))?;
-    let call = target.rsplit('.').next()?.trim().to_owned();
-    let (status, answer) =
-        state.lock().expect("unpoisoned").answer(&call, &serde_json::from_slice(&body).expect("JSON"))?;
-    let answer = answer.to_string();
-    let head = format!(
-        "HTTP/1.1 {status} S\r\ncontent-type: application/x-amz-json-1.1\r\ncontent-length: {}\r\nconnection: \
-            close\r\n\r\n",
-        answer.len()
-    );
-    stream.write_all(format!("{head}{answer}").as_bytes()).ok()
-}
-
-/// A service on a free port; what listens ends with the process.
-struct Cloud {
-    state: Arc<Mutex<State>>,
-    endpoint: String,
-    credentials: PathBuf,
-    _dir: tempfile::TempDir,
-}
-
-impl Cloud {
+impl Cloud<State> {
     fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let endpoint = format!("http://{}", listener.local_addr().expect("bound"));
-        let state = Arc::new(Mutex::new(State { revision: 1, ..State::default() }));
-        let served = state.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let served = served.clone();
-                std::thread::spawn(move || serve(stream, &served));
-            }
-        });
-        let dir = tempfile::tempdir().expect("a directory");
-        let credentials = dir.path().join("credentials");
-        std::fs::write(&credentials, "[default]\naws_access_key_id = k\naws_secret_access_key = s\n").expect("written");
-        Self { state, endpoint, credentials, _dir: dir }
+        Self::of(State { revision: 1, ..State::default() })
     }
 
-    fn set<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        change(&mut self.state.lock().expect("unpoisoned"))
-    }
-
-    /// A process of the plugin: it knows nothing of others.
     async fn plugin(&self, window: &str) -> Driver {
-        let driver = Driver::new();
-        let config = json!({
-            "enabled": true, "cluster": "c", "region": "us-east-1", "endpoint": self.endpoint,
-            "requests_per_second": 1000.0,
-            "consistency_window": window, "shared_credentials_file": self.credentials,
-        });
-        driver
-            .set_config(Config::new(rmp_serde::to_vec_named(&config).expect("bytes")), Some(AgentConfig::default()))
-            .await
-            .expect("configured");
-        driver
+        self.configured(Driver::new(), ("cluster", "c"), window).await
     }
 }
 
 /// A start by the allocation `alloc`, as its node prepares it.
 fn start(epoch: u64, alloc: &str, first: bool, intent: &[u8]) -> Ensure {
-    let options = json!({"task": {"task_definition": "demo"}});
-    Ensure {
-        key: KEY.into(),
-        epoch,
-        owner: OWNER.into(),
-        slot: "default/j.g[0]/t".into(),
-        task: TaskConfig {
-            env: [("NOMAD_ALLOC_ID".to_owned(), alloc.to_owned())].into(),
-            msgpack_driver_config: rmp_serde::to_vec_named(&options).expect("bytes"),
-            ..TaskConfig::default()
-        },
-        first,
-        intent: intent.to_vec(),
-        ..Ensure::default()
-    }
-}
-
-fn lookup(epoch: u64, intent: &[u8], create_follows: bool) -> Lookup {
-    Lookup { key: KEY.into(), owner: OWNER.into(), intent: intent.to_vec(), epoch, create_follows }
+    let mut start = start_of(KEY, epoch, first, intent, &json!({"task": {"task_definition": "demo"}}));
+    start.task.env.insert("NOMAD_ALLOC_ID".to_owned(), alloc.to_owned());
+    start
 }
 
 fn epoch_of(tags: &Value) -> String {
@@ -369,6 +304,94 @@ async fn a_start_that_may_have_been_sent_a_day_ago_is_not_repeated() {
     cloud.set(|s| assert_eq!(s.tasks.len(), 1));
 }
 
+/// Somebody deregisters the definition in the account: the refused start has made no task, and goes out once more with a
+/// definition of the same content, under the same token.
+#[tokio::test]
+async fn a_deregistered_definition_is_registered_again() {
+    let cloud = Cloud::start();
+    let plugin = cloud.plugin("5m").await;
+    let start = |key: &str, intent: &[u8]| {
+        start_of(key, 1, true, intent, &json!({"task": {"container": {"image": "busybox:1"}}}))
+    };
+    plugin.ensure(start("k1", &[])).await.expect("made");
+    let kept = plugin.intent(&start("k2", &[])).await.expect("decided").expect("to be kept");
+    cloud.set(|s| s.inactive.insert("arn:d:2".to_owned()));
+    for (key, kept) in [("k2", kept.as_slice()), ("k3", &[])] {
+        assert!(plugin.ensure(start(key, kept)).await.expect(key).created, "{key}");
+    }
+    cloud.set(|s| {
+        let sent = |name: &str| s.starts.iter().map(|sent| sent[name].clone()).collect::<Vec<_>>();
+        assert_eq!(sent("taskDefinition"), ["arn:d:2", "arn:d:2", "arn:d:3", "arn:d:3"], "registered once more");
+        assert_eq!((sent("clientToken"), s.tasks.len()), (vec!["k1".into(), "k2".into(), "k2".into(), "k3".into()], 3));
+    });
+    // One that the job names is the job's own: no other revision takes its place.
+    cloud.set(|s| s.inactive.insert("arn:d:9".to_owned()));
+    let named = start_of("k4", 1, true, &[], &json!({"task": {"task_definition": "arn:d:9"}}));
+    let refused = plugin.ensure(named).await.expect_err("refused");
+    assert!(matches!(&refused, RemoteError::WrongRequest(why) if why.contains("inactive")), "{refused}");
+    cloud.set(|s| assert_eq!((s.starts.len(), s.tasks.len()), (5, 3)));
+}
+
+/// A listed task that DescribeTasks does not show exists: neither its key nor its handle is free, however long that
+/// lasts.
+#[tokio::test]
+async fn a_listed_task_that_is_not_described_is_unknown() {
+    let cloud = Cloud::start();
+    let plugin = cloud.plugin("1ms").await;
+    let intent = plugin.intent(&start(1, "a", true, &[])).await.expect("decided").expect("to be kept");
+    let made = plugin.ensure(start(1, "a", true, &intent)).await.expect("made");
+    let arn = made.observed.provider_id.clone();
+    for reason in ["MISSING", "SOMETHING_ELSE"] {
+        cloud.set(|s| (s.undescribed.insert(arn.clone(), reason), s.tasks[0].2 = 1_700_000_000).1);
+        let next = cloud.plugin("1ms").await;
+        next.look_up(lookup(1, &intent, false)).await.expect_err("not described");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let unknown = next.look_up(lookup(1, &intent, false)).await.expect_err("longer than the window");
+        assert!(
+            matches!(&unknown, RemoteError::CouldNotAsk(why) if why.contains(&arn) && why.contains("not describe")),
+            "{reason}: {unknown}"
+        );
+        let held = next.ensure(start(1, "a", false, &intent)).await.expect_err("not sent");
+        assert!(matches!(&held, RemoteError::CouldNotAsk(why) if why.contains("not describe")), "{reason}: {held}");
+        let page = next.list(OWNER, "", 100).await.expect("listed");
+        assert!(page.instances.is_empty() && page.incomplete.contains(&arn), "the sweep is told: {page:?}");
+    }
+    cloud.set(|s| (assert_eq!(s.starts.len(), 1), s.undescribed.clear()).1);
+    assert_eq!(plugin.look_up(lookup(1, &intent, false)).await.expect("found").1.provider_id, arn);
+}
+
+/// Ended tasks are listed whosever they are. One that ECS has forgotten says nothing of other keys; one that it does not
+/// describe for another reason may be of any key while the window lasts, and of its own key longer.
+#[tokio::test]
+async fn an_ended_task_that_is_not_described_keeps_no_other_key_waiting_for_ever() {
+    let cloud = Cloud::start();
+    let plugin = cloud.plugin("1s").await;
+    let old = plugin.ensure(start_of("old", 1, true, &[], &json!({"task": {"task_definition": "demo"}}))).await;
+    let old = old.expect("made").handle;
+    let arn = cloud.set(|s| {
+        let arn = s.tasks[0].0.clone();
+        s.stopped.insert(arn.clone());
+        s.undescribed.insert(arn.clone(), "MISSING");
+        arn
+    });
+    let none = driver_sdk::Lookup { key: KEY.into(), owner: OWNER.into(), epoch: 1, ..Default::default() };
+    assert!(matches!(plugin.look_up(none.clone()).await, Err(RemoteError::Gone(_))), "forgotten, and of another key");
+
+    cloud.set(|s| s.undescribed.insert(arn.clone(), "SOMETHING_ELSE"));
+    let unknown = plugin.look_up(none.clone()).await.expect_err("it may be of this key");
+    assert!(matches!(&unknown, RemoteError::CouldNotAsk(why) if why.contains(&arn)), "{unknown}");
+    testkit::poll("the belief", async || matches!(plugin.look_up(none.clone()).await, Err(RemoteError::Gone(_)))).await;
+
+    // Its own handle: listed, and missing.
+    cloud.set(|s| s.undescribed.insert(arn.clone(), "MISSING"));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let seen = plugin.observe(std::slice::from_ref(&old)).await.expect("asked");
+    assert!(seen[0].state == InstanceState::Unknown && seen[0].reason.contains(&arn), "{:?}", seen[0]);
+    cloud.set(|s| s.tasks.clear());
+    let seen = plugin.observe(&[old]).await.expect("asked");
+    assert_eq!(seen[0].state, InstanceState::Gone, "no longer listed");
+}
+
 /// ECS has started two tasks for one key, against its word. The sweep names each to a person, who can end the one that
 /// is not the record's.
 #[tokio::test]
@@ -376,17 +399,6 @@ async fn a_second_task_of_a_key_is_listed_by_a_key_of_its_own_and_can_be_stopped
     let cloud = Cloud::start();
     let manager = cloud.plugin("5m").await;
     let made = manager.ensure(start(1, "a", true, &[])).await.expect("made");
-    let list = async |plugin: &Driver, size: usize| {
-        let (mut all, mut from) = (Vec::new(), String::new());
-        loop {
-            let page = plugin.list(OWNER, &from, size).await.expect("listed");
-            all.extend(page.instances);
-            from = page.next_page_token;
-            if from.is_empty() {
-                return all;
-            }
-        }
-    };
     let keys = |all: &[driver_sdk::Instance]| all.iter().map(|i| i.key.clone()).collect::<Vec<_>>();
     assert_eq!(keys(&list(&manager, 100).await), [KEY]);
     cloud.set(|s| {

@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use http::Request;
+use http::{HeaderMap, Request, StatusCode};
 use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::Client;
 use kube::client::Body;
-use kube::core::WatchEvent;
+use kube::core::{Status, WatchEvent};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
-use crate::answer::{Trouble, trouble};
+use crate::answer::{self, Trouble, trouble};
 use crate::seen::{self, Page, Seen};
 use crate::usage::PodMetrics;
 
@@ -20,6 +21,8 @@ use crate::usage::PodMetrics;
 pub(crate) const PAGE: usize = 500;
 /// How long the server keeps a watch open.
 const WATCH_SECONDS: u64 = 290;
+/// Least time before a throttled request is repeated, and the time when the server names none.
+const THROTTLED: Duration = Duration::from_secs(1);
 /// The metrics API. An extension of the cluster serves it, most often metrics-server.
 const METRICS: &str = "/apis/metrics.k8s.io/v1beta1";
 
@@ -55,6 +58,19 @@ fn query(pairs: &[(&str, String)]) -> String {
     pairs.iter().map(|(name, value)| format!("{name}={}", escape(value))).collect::<Vec<_>>().join("&")
 }
 
+/// How long a server that has too many requests asks to wait; `None`: it does not ask.
+fn wait_of(code: StatusCode, headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(http::header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    // Other codes with that header may come after something was done.
+    (code == StatusCode::TOO_MANY_REQUESTS).then(|| Duration::from_secs(seconds).max(THROTTLED))
+}
+
+/// What a refusal says. Proxies and the server's own limits write plain text.
+fn refusal(code: StatusCode, text: &str) -> Status {
+    let plain = |_| Status::failure(text.trim(), "").with_code(code.as_u16());
+    serde_json::from_str(text).unwrap_or_else(plain)
+}
+
 impl Api {
     pub(crate) fn new(client: Client, namespace: String, limit: Duration) -> Self {
         Self { client, namespace, limit }
@@ -64,7 +80,8 @@ impl Api {
         format!("/api/v1/namespaces/{}/{kind}{rest}", self.namespace)
     }
 
-    /// One request with its time limit. `name`: whose absence a 404 may tell.
+    /// One request with its time limit, repeated within it while the server asks to wait. `name`: whose absence a 404
+    /// may tell.
     async fn ask<T: DeserializeOwned>(
         &self,
         method: &str,
@@ -78,16 +95,39 @@ impl Api {
             request = request.header("content-type", kind);
         }
         let request = request.body(body).map_err(Trouble::could_not_ask)?;
-        // Read here: the client would write an answer that it cannot read into the log, and a secret is an answer.
-        match tokio::time::timeout(self.limit, self.client.request_text(request)).await {
-            Ok(Ok(text)) => serde_json::from_str(&text)
-                .map_err(|why| Trouble::could_not_ask(format!("the answer of the API server cannot be read: {why}"))),
-            Ok(Err(why)) => Err(trouble(&why, name)),
-            Err(_) => Err(Trouble::could_not_ask(format!(
-                "the API server has not answered within {} s",
-                self.limit.as_secs().max(1)
-            ))),
+        let until = Instant::now() + self.limit;
+        loop {
+            // Read here: the client would write an answer that it cannot read into the log, and a secret is an answer.
+            let asked = tokio::time::timeout_at(until, self.text(request.clone()));
+            let (code, wait, text) = asked.await.map_err(|_| {
+                let limit = self.limit.as_secs().max(1);
+                Trouble::could_not_ask(format!("the API server has not answered within {limit} s"))
+            })??;
+            if code.is_success() {
+                let why = |why| Trouble::could_not_ask(format!("the answer of the API server cannot be read: {why}"));
+                return serde_json::from_str(&text).map_err(why);
+            }
+            let refused = refusal(code, &text);
+            let Some(wait) = wait else { return Err(answer::status(&refused, name)) };
+            if Instant::now() + wait >= until {
+                return Err(Trouble::could_not_ask(format!(
+                    "the API server has too many requests and wants to be asked again in {} s: {}",
+                    wait.as_secs(),
+                    refused.message
+                )));
+            }
+            // It has refused the request before doing anything, so even a create may be repeated.
+            tokio::time::sleep(wait).await;
         }
+    }
+
+    /// Code of an answer, the time that it asks to wait, and its text.
+    async fn text(&self, request: Request<Vec<u8>>) -> Result<(StatusCode, Option<Duration>, String), Trouble> {
+        let answer = self.client.send(request.map(Body::from)).await.map_err(|why| trouble(&why, None))?;
+        let (code, wait) = (answer.status(), wait_of(answer.status(), answer.headers()));
+        let body = answer.into_body().collect_bytes().await.map_err(|why| trouble(&why, None))?;
+        let text = String::from_utf8(body.into()).map_err(Trouble::could_not_ask)?;
+        Ok((code, wait, text))
     }
 
     /// One request whose answer is a pod.
@@ -260,9 +300,18 @@ impl Api {
             ),
         );
         let request = Request::get(path).body(Vec::new()).map_err(Trouble::could_not_ask)?;
-        let opened = tokio::time::timeout(self.limit, self.client.request_events::<Seen>(request)).await;
+        let open = async {
+            loop {
+                match self.client.request_events::<Seen>(request.clone()).await {
+                    // A watch that begins anew begins with a listing, which costs a busy server much more.
+                    Err(kube::Error::Api(refused)) if refused.code == 429 => tokio::time::sleep(THROTTLED).await,
+                    opened => return opened,
+                }
+            }
+        };
+        let opened = tokio::time::timeout(self.limit, open).await;
         let events = opened
-            .map_err(|_| Trouble::could_not_ask("the API server has not answered the watch in time"))?
+            .map_err(|_| Trouble::could_not_ask("the API server has not opened the watch in time"))?
             .map_err(|why| trouble(&why, None))?;
         Ok(events
             .map(|event: Result<WatchEvent<Seen>, kube::Error>| seen::event(event.map_err(|why| trouble(&why, None))?)))
@@ -349,6 +398,19 @@ impl Api {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_throttled_request_waits_and_never_shorter_than_a_second() {
+        let wait = |code: StatusCode, after: &str| {
+            let headers = [(http::header::RETRY_AFTER, after.parse().expect("a value"))].into_iter().collect();
+            wait_of(code, &headers)
+        };
+        assert_eq!(wait(StatusCode::TOO_MANY_REQUESTS, "7"), Some(Duration::from_secs(7)));
+        assert_eq!(wait(StatusCode::TOO_MANY_REQUESTS, "0"), Some(THROTTLED));
+        assert_eq!(wait(StatusCode::TOO_MANY_REQUESTS, "Fri, 31 Dec 1999 23:59:59 GMT"), None);
+        assert_eq!(wait(StatusCode::SERVICE_UNAVAILABLE, "7"), None);
+        assert_eq!(wait_of(StatusCode::TOO_MANY_REQUESTS, &HeaderMap::new()), None);
+    }
 
     #[test]
     fn nothing_leads_out_of_a_query() {

@@ -1,10 +1,12 @@
 //! The driver.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use driver_sdk::config::Config;
 use driver_sdk::exec::ExecIo;
+use driver_sdk::health::{Health, for_fingerprint};
 use driver_sdk::schema::Spec;
 use driver_sdk::{
     AgentConfig, Bundle, Context, Description, DriverConfig, DriverState as _, Ensure, Ensured, Error, Finding,
@@ -20,9 +22,6 @@ use crate::feed::Feeds;
 use crate::options::TaskOptions;
 use crate::site::{Answer, HandleV1, Site, lock};
 use crate::{cluster, doctor, usage};
-
-/// What hosts wait for a fingerprint.
-const FINGERPRINT_WITHIN: Duration = Duration::from_millis(800);
 
 /// A site and what runs for it, which ends when another one takes its place.
 struct Managed {
@@ -45,31 +44,9 @@ pub struct Driver {
     managed: Mutex<Option<Arc<Managed>>>,
     /// Why there is no site.
     missing: Mutex<String>,
-    health: Arc<Health>,
-}
-
-/// What is known of the API server.
-#[derive(Default)]
-struct Health {
-    /// The last answer, and when it came.
-    last: Mutex<Option<(Instant, Answer<()>)>>,
-    /// One question at a time: each is a connection, and hosts give streams up and open new ones.
-    asking: tokio::sync::Mutex<()>,
-}
-
-impl Health {
-    /// An answer that is younger than this call.
-    #[expect(clippy::await_holding_invalid_type, reason = "the server is asked once for all who wait")]
-    async fn now(&self, ask: impl Future<Output = Answer<()>>) -> Answer<()> {
-        let begun = Instant::now();
-        let _turn = self.asking.lock().await;
-        if let Some((_, answer)) = lock(&self.last).clone().filter(|(at, _)| *at > begun) {
-            return answer;
-        }
-        let answer = ask.await;
-        *lock(&self.last) = Some((Instant::now(), answer.clone()));
-        answer
-    }
+    health: Mutex<Arc<Health<()>>>,
+    /// A fingerprint after an unhealthy one is on its way.
+    looks_again: Arc<AtomicBool>,
 }
 
 impl Driver {
@@ -173,7 +150,7 @@ impl RemoteDriver for Driver {
                 let site = Arc::new(site);
                 let looking = site.clone();
                 let sweeping = tokio::spawn(async move { looking.sweep_on().await });
-                *lock(&self.health.last) = None;
+                *lock(&self.health) = Arc::default();
                 *lock(&self.managed) = Some(Arc::new(Managed { site, feeds: Feeds::default(), sweeping }));
                 Ok(())
             }
@@ -192,26 +169,18 @@ impl RemoteDriver for Driver {
         let Ok(site) = self.site() else {
             return Fingerprint::undetected(lock(&self.missing).clone());
         };
-        let (asked, context, health) = (site.clone(), self.context.get().cloned(), self.health.clone());
-        let (answered, answer) = tokio::sync::oneshot::channel();
-        tokio::spawn(async move {
-            let ask = async {
+        let (asked, health) = (site.clone(), lock(&self.health).clone());
+        let asking = health.clone();
+        let ask = async move {
+            let look = async {
                 asked.same_cluster().await?;
                 // Whether this account may look at pods of this namespace.
                 asked.api.list_pods(&crate::site::selector(""), 1, "").await?;
                 Ok(())
             };
-            let seen = health.now(ask).await;
-            // Whoever has given up waiting asks again, and then it is known.
-            if answered.send(seen).is_err()
-                && let Some(context) = context
-            {
-                context.refingerprint();
-            }
-        });
-        let fresh = tokio::time::timeout(FINGERPRINT_WITHIN, answer).await.ok().and_then(Result::ok);
-        let known = lock(&self.health.last).clone().map(|(_, answer)| answer);
-        match fresh.or(known) {
+            asking.answer(true, look).await
+        };
+        match for_fingerprint(ask, || health.known(), self.context.get().cloned(), &self.looks_again).await {
             Some(Err(why)) => Fingerprint::unhealthy(why.to_string()),
             None => Fingerprint::unhealthy("the API server has not answered yet"),
             Some(Ok(())) => Fingerprint::healthy()

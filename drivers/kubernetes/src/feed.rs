@@ -86,6 +86,38 @@ impl State {
     }
 }
 
+/// Pods of which nothing could be said, and when the store is asked for them again: all of them with the first, because
+/// others that come all the time would put it off for ever.
+#[derive(Debug, Default)]
+struct Again {
+    uids: Vec<String>,
+    /// When the first is due.
+    at: Option<Instant>,
+}
+
+impl Again {
+    fn add(&mut self, uid: String, now: Instant) {
+        self.uids.push(uid);
+        self.at.get_or_insert(now + RETRY_MAX);
+    }
+
+    /// Those to ask for at `now`, which are no longer kept.
+    fn due(&mut self, now: Instant) -> Vec<String> {
+        match self.at {
+            Some(at) if at <= now => std::mem::take(self).uids,
+            _ => Vec::new(),
+        }
+    }
+
+    /// Until some are due; for ever while there are none. Cancel safe.
+    async fn wait(&self) {
+        match self.at {
+            Some(at) => tokio::time::sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
 /// Takes its listener's interest back, however the watch ends.
 struct Interest {
     feed: Arc<Feed>,
@@ -253,13 +285,13 @@ impl Feed {
     /// Asks the store about those of which the watch says nothing.
     async fn settle(&self, site: &Site) {
         let mut listing = self.listing.subscribe();
-        // Those of which nothing could be said, and when they are asked for again.
-        let (mut again, mut at) = (Vec::new(), Instant::now());
+        let mut again = Again::default();
         loop {
             // The feed has the other end.
             let _ = listing.wait_for(|under_way| !under_way).await;
-            if !again.is_empty() && Instant::now() >= at {
-                self.doubt(std::mem::take(&mut again));
+            let due = again.due(Instant::now());
+            if !due.is_empty() {
+                self.doubt(due);
             }
             let doubtful: Vec<String> = lock(&self.doubtful).drain().collect();
             let (handles, asked): (Vec<HandleV1>, u64) = {
@@ -271,7 +303,7 @@ impl Feed {
             if handles.is_empty() {
                 tokio::select! {
                     () = self.wake.notified() => {}
-                    () = tokio::time::sleep_until(at), if !again.is_empty() => continue,
+                    () = again.wait() => continue,
                 }
                 // They come in bursts.
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -286,8 +318,7 @@ impl Feed {
                         continue;
                     }
                     if seen.state == InstanceState::Unknown && seen.provider_id.is_empty() {
-                        again.push(handle.uid.clone());
-                        at = Instant::now() + RETRY_MAX;
+                        again.add(handle.uid.clone(), Instant::now());
                     }
                     // One lost answer is no news: the pulse decides when the server counts as silent. About a pod that
                     // nobody has told of yet there is nothing else to say.
@@ -416,5 +447,20 @@ mod tests {
         let unknown = Observation::unknown("k", "why");
         assert!(is_news(Some(&running), &unknown) && is_news(None, &unknown));
         assert!(!is_news(Some(&unknown), &Observation::unknown("k", "another")));
+    }
+
+    #[test]
+    fn what_is_asked_for_again_is_due_with_the_first() {
+        let (begun, mut again) = (Instant::now(), Again::default());
+        let after = |part: u32| begun + RETRY_MAX / 4 * part;
+        assert!(again.due(after(100)).is_empty());
+        again.add("first".into(), begun);
+        again.add("second".into(), after(3));
+        assert!(again.due(after(3)).is_empty());
+        assert_eq!(again.due(after(4)), ["first", "second"]);
+        // Those that come then have a time of their own.
+        again.add("third".into(), after(5));
+        assert!(again.due(after(8)).is_empty());
+        assert_eq!(again.due(after(9)), ["third"]);
     }
 }

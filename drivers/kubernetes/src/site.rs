@@ -37,6 +37,8 @@ const FEW: usize = 8;
 const GATHER: Duration = Duration::from_millis(10);
 /// A listing of so many pods costs as much as a look at one.
 const LISTED_FOR_A_LOOK: usize = 8;
+/// Tries of a listing whose pages expire while it is read.
+const LISTINGS: usize = 3;
 /// Looks at single pods at the same time: each is a connection of its own, and the API server has other clients.
 const LOOKS: usize = 16;
 
@@ -382,27 +384,48 @@ impl Site {
         }
     }
 
-    /// One observation for each handle, in the order asked, as the store has it now.
+    /// Like [`Site::each`], and begins anew when the server has thrown the version of the pages away. What a first try
+    /// has told of, and the next one does not, was there after the call began.
+    async fn each_anew(&self, owner: &str, mut tell: impl FnMut(Pod)) -> Result<String, Trouble> {
+        let mut tries = 1;
+        loop {
+            match self.each(owner, &mut tell).await {
+                Err(Trouble::Expired) if tries < LISTINGS => tries += 1,
+                listed => return listed,
+            }
+        }
+    }
+
+    /// One observation for each handle, in the order asked, as the store has it now. Who asks for many while others do
+    /// shares their look. Cancel safe: when the one that looks for all is given up, another of them looks.
     pub(crate) async fn observe(&self, handles: &[HandleV1]) -> Vec<Observation> {
         if handles.len() <= FEW {
             return futures::future::join_all(handles.iter().map(|handle| self.look_one(handle))).await;
         }
         loop {
-            let (answer, answered) = oneshot::channel();
+            let (answer, mut answered) = oneshot::channel();
             lock(&self.asked).push(Asked { handles: handles.to_vec(), answer });
-            {
+            let turn = tokio::select! {
+                biased;
+                // Another's look was for this request, too.
+                seen = &mut answered => match seen {
+                    Ok(seen) => return seen,
+                    // It was given up in the middle of it.
+                    Err(_) => continue,
+                },
                 // Nobody closes it.
-                let _turn = self.looking.acquire().await;
-                tokio::time::sleep(GATHER).await;
-                let mut asked = std::mem::take(&mut *lock(&self.asked));
-                asked.retain(|one| !one.answer.is_closed());
-                let all: Vec<HandleV1> = asked.iter().flat_map(|one| one.handles.iter().cloned()).collect();
-                let mut seen = self.look_at_many(&all).await.into_iter();
-                for one in asked {
-                    let _ = one.answer.send(seen.by_ref().take(one.handles.len()).collect());
-                }
+                turn = self.looking.acquire() => turn,
+            };
+            tokio::time::sleep(GATHER).await;
+            let mut asked = std::mem::take(&mut *lock(&self.asked));
+            asked.retain(|one| !one.answer.is_closed());
+            let all: Vec<HandleV1> = asked.iter().flat_map(|one| one.handles.iter().cloned()).collect();
+            let mut seen = self.look_at_many(&all).await.into_iter();
+            for one in asked {
+                let _ = one.answer.send(seen.by_ref().take(one.handles.len()).collect());
             }
-            // Whoever had the turn has answered, or was given up in the middle of it.
+            // After the answers: whoever gets the turn next has none.
+            drop(turn);
             if let Ok(seen) = answered.await {
                 return seen;
             }
@@ -420,7 +443,7 @@ impl Site {
                         known.insert(uid(&pod).to_owned(), self.see(&pod, &marks));
                     }
                 };
-                if let Err(why) = self.each(owner, look).await {
+                if let Err(why) = self.each_anew(owner, look).await {
                     let why = RemoteError::from(why);
                     return handles.iter().map(|h| Observation::unknown(h.key.as_str(), &why)).collect();
                 }

@@ -1,8 +1,12 @@
 //! When the absence of an instance counts.
 
-use std::time::{Duration, SystemTime};
+use std::collections::HashMap;
+use std::time::{Duration, Instant, SystemTime};
 
 use driver_sdk::{InstanceState, Observation};
+
+/// Services list what has ended for about an hour; an entry that is older is of no use.
+const REMEMBERED: Duration = Duration::from_secs(3 * 3600);
 
 /// There is no instance of the key.
 pub fn gone(key: &str) -> Observation {
@@ -35,9 +39,37 @@ pub fn absence(created: SystemTime, now: SystemTime, window: Duration, found: Op
     }
 }
 
+/// Ended instances that a listing shows and the service does not describe, by id, and since when this process knows.
+#[derive(Debug, Default)]
+pub struct Undescribed(HashMap<String, Instant>);
+
+impl Undescribed {
+    /// Whether the instance `id` may belong to any key: until `window` has passed since this process saw it first. After
+    /// that it keeps no other key waiting.
+    pub fn may_be_of_any_key(&mut self, id: &str, now: Instant, window: Duration) -> bool {
+        self.0.retain(|_, since| now.duration_since(*since) < REMEMBERED);
+        let since = *self.0.entry(id.to_owned()).or_insert(now);
+        now.duration_since(since) < window
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_undescribed_instance_is_in_doubt_for_one_window() {
+        let (begun, window) = (Instant::now(), Duration::from_secs(300));
+        let mut undescribed = Undescribed::default();
+        for (id, seconds, wanted) in
+            [("a", 0, true), ("a", 299, true), ("b", 299, true), ("a", 300, false), ("b", 300, true)]
+        {
+            let now = begun + Duration::from_secs(seconds);
+            assert_eq!(undescribed.may_be_of_any_key(id, now, window), wanted, "{id} after {seconds} s");
+        }
+        undescribed.may_be_of_any_key("c", begun + REMEMBERED + window, window);
+        assert_eq!(undescribed.0.len(), 1, "old entries go");
+    }
 
     #[test]
     fn absence_counts_late_and_only_when_a_search_agrees() {

@@ -1,4 +1,4 @@
-//! Definitions that are remembered by name: revisions never change.
+//! Definitions that are remembered by name. Revisions never change, but somebody may deregister one.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -31,6 +31,14 @@ impl<D: Clone> Definitions<D> {
         definition
     }
 
+    /// Forgets the definition of this name if it is the one that was refused; another start may have learnt a newer one.
+    pub fn forget(&self, name: &str, is_refused: impl FnOnce(&D) -> bool) {
+        let mut known = lock(&self.known);
+        if known.get(name).is_some_and(is_refused) {
+            known.remove(name);
+        }
+    }
+
     /// The definition of this name, which is named after its content: `make` looks for it over there, and makes it.
     ///
     /// # Errors
@@ -56,5 +64,15 @@ mod tests {
         assert_eq!(definitions.made("d", async { Ok::<_, &str>(1) }).await, Ok(1));
         assert_eq!(definitions.made("d", async { Ok::<_, &str>(2) }).await, Ok(1));
         assert_eq!((definitions.known("d"), definitions.known("e")), (Some(1), None));
+    }
+
+    #[tokio::test]
+    async fn only_the_refused_definition_is_forgotten() {
+        let definitions = Definitions::default();
+        definitions.learn("d", 2);
+        definitions.forget("d", |known| *known == 1);
+        assert_eq!(definitions.known("d"), Some(2), "somebody else has made it anew");
+        definitions.forget("d", |known| *known == 2);
+        assert_eq!(definitions.made("d", async { Ok::<_, &str>(3) }).await, Ok(3));
     }
 }

@@ -1,23 +1,23 @@
-//! What drivers of AWS's services have alike: calls within a budget and with credentials that may change, errors as one
-//! of the three answers, marks in tags, one loop that looks for all, logs of CloudWatch, and when absence counts.
+//! The part that drivers of AWS services share: requests within a budget and with renewed credentials, errors as one of
+//! the three answers, tags, the watch loop, logs of CloudWatch, and when absence counts.
 //!
 //! ```text
-//! driver.rs                               the driver of a service; what a service says of itself: the trait
-//! provider.rs                             its calls, as the rest needs them: the trait
-//! site.rs, slot.rs                        what follows from it: instances by key and handle, ends, listings, logs
-//! session.rs, credentials.rs, budget.rs   calls
+//! driver.rs                               the driver of a service, and the trait of its configuration and starts
+//! provider.rs                             the trait of its requests
+//! site.rs, slot.rs                        instances by key and by handle, stops, listings, logs
+//! session.rs, credentials.rs, budget.rs   requests
 //! answer.rs                               errors of a service as one of the three answers: pure
 //! marks.rs, handle.rs                     tags: owner, key, slot, epoch; the token of an instance: pure
 //! named.rs, request.rs, size.rs           a cluster or queue by name, what a start may bring, sizes: pure
-//! sent.rs, absence.rs                     when an empty listing counts, and that of an instance: pure
-//! once.rs                                 starts of a service that takes no token with them
-//! definitions.rs                          definitions that are made once
-//! pages.rs, ends.rs                       listings in pages; what containers say of their ends: pure
+//! sent.rs, absence.rs                     when an empty listing or a missing instance counts: pure
+//! once.rs                                 starts on a service without idempotency tokens
+//! definitions.rs                          memory of registered definitions
+//! pages.rs, ends.rs                       listings in pages; exit results of containers: pure
 //! twice.rs                                which keys have several live instances
-//! poll.rs                                 one loop looks at all watched instances
+//! poll.rs                                 the watch loop
 //! logs.rs                                 CloudWatch Logs by byte offset
-//! turns.rs, health.rs                     one start of a key at a time; one question about the service at a time
-//! doctor.rs                               rights
+//! turns.rs                                one start of a key at a time
+//! doctor.rs                               checks of permissions
 //! ```
 //!
 //! Must never know: a certain service, nodes, servers, jobs. Begin reading at [`driver::Service`].
@@ -31,7 +31,6 @@ pub mod doctor;
 pub mod driver;
 pub mod ends;
 pub mod handle;
-pub mod health;
 pub mod logs;
 pub mod marks;
 pub mod named;

@@ -1,10 +1,10 @@
-//! Starts of a service that takes no token with them, and has several instances of one name: a request that may have
-//! arrived is not sent again.
+//! Starts on a service without idempotency tokens and without unique names: a request that may have arrived is never
+//! sent again.
 //!
-//! A host that keeps what is about to be sent never repeats a create of such a driver. So what the service has refused
-//! for certain is tried again within the call. What then is certain not to have started is an error of the task, and
-//! the job's reschedule policy begins anew under another key. What is not certain is *could not ask*: it is found by
-//! its name, or a person decides.
+//! A host that stores the intent never repeats a create of such a driver. So this module repeats a request that the
+//! service has certainly refused, within the same call. If still nothing was started, the task fails, and the job's
+//! reschedule policy continues under another key. If that is not certain, the answer is *could not ask*: the driver
+//! finds the instance by its name, or a person decides.
 
 use std::time::{Duration, SystemTime};
 
@@ -25,7 +25,7 @@ const VERSION: u16 = 1;
 const PATIENCE: Duration = Duration::from_secs(40);
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
 
-/// What is kept of a create before it is sent.
+/// The intent: stored by the host before the create is sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Intent {
     /// When it was decided, in seconds since 1970.
@@ -34,30 +34,31 @@ struct Intent {
     definition: String,
 }
 
-/// A service whose starts have no token.
+/// A service whose start request takes no token.
 #[async_trait]
 pub trait Tokenless: Provider {
-    /// What a task may say.
+    /// Options of a task.
     type Options: Send + Sync;
-    /// Everything that the service is told with a start.
+    /// Parameters of a start request.
     type Plan: Send + Sync;
 
-    /// The call that starts.
+    /// Name of the start request.
     const CALL: &'static str;
 
-    /// Of a request, checked: what cannot be done is refused before anything is asked.
+    /// Reads and checks the options before anything is sent.
     ///
     /// # Errors
     /// [`RemoteError::WrongRequest`].
     fn options(request: &Ensure) -> Answer<Self::Options>;
-    /// ARN of the definition that the job means now. One that the job describes itself is made, if there is none.
-    async fn definition(&self, request: &Ensure, options: &Self::Options) -> Answer<String>;
+    /// ARN of the definition that the job means now. The driver registers one that the job describes itself, if there is
+    /// none. `refused` is the ARN of one that the service has refused: it is not taken from memory.
+    async fn definition(&self, request: &Ensure, options: &Self::Options, refused: Option<&str>) -> Answer<String>;
     /// The plan for an instance of a definition.
     ///
     /// # Errors
     /// [`RemoteError::WrongRequest`].
     fn plan(request: &Ensure, options: &Self::Options, definition: String) -> Answer<Self::Plan>;
-    /// Sends a start, once; the id of what it has made.
+    /// Sends a start, once; answers the id of the new instance.
     async fn submit(&self, plan: &Self::Plan) -> Result<String, Trouble>;
     /// What the answer to a start says of the instance `id` in a place. How it is now is another question, which the
     /// service may answer late.
@@ -86,7 +87,7 @@ async fn ready<P: Tokenless>(
             let place = site.place(false).await?.arn().to_owned();
             let definition = match &kept {
                 Some(kept) => kept.definition.clone(),
-                None => site.provider.definition(request, options).await?,
+                None => site.provider.definition(request, options, None).await?,
             };
             Ok::<_, RemoteError>((place, definition))
         };
@@ -144,8 +145,7 @@ async fn start<P: Tokenless>(site: &Site<P>, request: &Ensure, options: &P::Opti
     }
     let kept = handle::decode_intent::<Intent>(VERSION, &request.intent)?;
     let (place, definition) = ready(site, request, options, kept, until).await?;
-    let plan = P::plan(request, options, definition)?;
-    let id = submit(site, request, &plan, until).await?;
+    let (plan, id) = submit(site, request, options, definition, until).await?;
     if id.is_empty() {
         let why = format!("{} was answered without the ARN of a {}", P::CALL, P::NOUN);
         return Err(RemoteError::could_not_ask(why));
@@ -156,16 +156,45 @@ async fn start<P: Tokenless>(site: &Site<P>, request: &Ensure, options: &P::Opti
     Ok(Ensured { handle, observed: P::observation(&task, &marks), created: true })
 }
 
-/// Submits; again while the service refuses for want of room, rights or requests.
-async fn submit<P: Tokenless>(site: &Site<P>, request: &Ensure, plan: &P::Plan, until: Instant) -> Answer<String> {
+/// Submits; again while the service refuses for want of room, rights or requests. Once more, if it refuses the request
+/// and the job means another definition by now.
+async fn submit<P: Tokenless>(
+    site: &Site<P>,
+    request: &Ensure,
+    options: &P::Options,
+    definition: String,
+    until: Instant,
+) -> Answer<(P::Plan, String)> {
     let refused = |answer: &Result<String, Trouble>| answer.as_ref().is_err_and(Trouble::is_refusal);
+    let mut plan = P::plan(request, options, definition.clone())?;
+    let mut replaced = false;
     loop {
-        let trouble = match site.send(request, site.provider.submit(plan), refused).await {
-            Ok(id) => return Ok(id),
+        let trouble = match site.send(request, site.provider.submit(&plan), refused).await {
+            Ok(id) => return Ok((plan, id)),
             Err(trouble) => trouble,
         };
-        if !trouble.is_refusal() || trouble.meaning() == Meaning::WrongRequest {
+        if !trouble.is_refusal() {
             return Err(trouble.into());
+        }
+        if trouble.meaning() == Meaning::WrongRequest {
+            if replaced {
+                return Err(trouble.into());
+            }
+            replaced = true;
+            // Services have no code for a definition that was deregistered, so the definition itself is asked for.
+            match site.provider.definition(request, options, Some(&definition)).await {
+                Ok(other) if other != definition => {
+                    let key = &request.key;
+                    tracing::warn!(key, %trouble, refused = definition, other, "submits with another definition");
+                    plan = P::plan(request, options, other)?;
+                    continue;
+                }
+                Ok(_) => return Err(trouble.into()),
+                Err(why) => {
+                    tracing::warn!(key = request.key, %why, "whether the refused definition is active is not known");
+                    return Err(trouble.into());
+                }
+            }
         }
         if Instant::now() >= until {
             return Err(nothing_started(request.first, &trouble));

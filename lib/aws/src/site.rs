@@ -5,19 +5,19 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+use driver_sdk::health::Health;
 use driver_sdk::{
     DriverState as _, Ensure, Ensured, Instance, InstanceState, LogChunk, LogsQuery, Lookup, Observation,
     ObservationSink, Page, RemoteError, RemoteHandle, StopTask, async_trait,
 };
 use tokio::sync::mpsc;
 
-use crate::absence::{Absence, absence, gone};
+use crate::absence::{Absence, Undescribed, absence, gone};
 use crate::handle::HandleV1;
-use crate::health::Health;
 use crate::logs::{Ended, Places};
 use crate::marks::{self, Marks};
 use crate::poll::{Look, Poller};
-use crate::provider::{Place as _, Provider};
+use crate::provider::{Described, Place as _, Provider};
 use crate::sent::{Ledger, Unlisted};
 use crate::turns::Turns;
 use crate::twice::{Shown, doubled};
@@ -51,6 +51,8 @@ pub struct Site<P: Provider> {
     places: Places,
     /// Live instances that listings have shown.
     shown: Shown,
+    /// Ended instances that listings have shown and the service does not describe.
+    undescribed: Mutex<Undescribed>,
     /// Acknowledged instances that the service did not let be tagged, and when.
     acknowledged: Mutex<HashMap<String, Instant>>,
 }
@@ -68,6 +70,7 @@ impl<P: Provider> Site<P> {
             sent: Mutex::default(),
             places: Places::default(),
             shown: Shown::default(),
+            undescribed: Mutex::default(),
             acknowledged: Mutex::default(),
         }
     }
@@ -154,60 +157,100 @@ impl<P: Provider> Site<P> {
     /// # Errors
     /// Those of [`Provider::describe`].
     pub async fn tasks(&self, ids: &[String]) -> Answer<Vec<P::Task>> {
-        let mut tasks = Vec::with_capacity(ids.len());
+        Ok(self.described(ids).await?.tasks)
+    }
+
+    async fn described(&self, ids: &[String]) -> Answer<Described<P::Task>> {
+        let mut all = Described { tasks: Vec::with_capacity(ids.len()), missing: Vec::new(), failed: Vec::new() };
         for batch in ids.chunks(P::BATCH) {
-            tasks.extend(self.provider.describe(batch.to_vec()).await?.tasks);
+            let one = self.provider.describe(batch.to_vec()).await?;
+            all.tasks.extend(one.tasks);
+            all.missing.extend(one.missing);
+            all.failed.extend(one.failed);
         }
-        Ok(tasks)
+        Ok(all)
     }
 
     /// The instance of a key: the oldest one that lives, else one that has ended and is not acknowledged, else any.
     ///
     /// # Errors
-    /// Those of [`Provider::of_key`].
+    /// Those of [`Provider::of_key`]; [`RemoteError::CouldNotAsk`] while none lives and one is listed that the service
+    /// does not describe.
     pub async fn of_key(&self, key: &str, owner: &str) -> Answer<Option<(P::Task, Marks)>> {
-        let page = async |from| {
-            let (ids, next) = self.provider.of_key(key, owner, from).await?;
-            let marked = self.tasks(&ids).await?.into_iter().filter_map(|task| {
-                let marks = self.marks(&task, None).filter(|m| m.key == key && m.owner == owner)?;
-                Some((task, marks))
-            });
-            Ok::<_, RemoteError>((marked.collect(), next))
-        };
-        let mut found: Vec<(P::Task, Marks)> = pages::all(usize::MAX, page).await?;
+        let ids = pages::all(usize::MAX, |from| self.provider.of_key(key, owner, from)).await?;
+        let seen = self.described(&ids).await?;
+        // A listed instance exists: it is new to what describes it, or its service is about to forget it. Services list
+        // by key what they also describe (ECS what lives, Batch also ended jobs while it keeps them), so this passes.
+        // Where it does not, a person decides about this key, and no other one waits.
+        let undescribed = undescribed::<P>(&ids, &seen).into_iter().next();
+        let marked = seen.tasks.into_iter().filter_map(|task| {
+            let marks = self.marks(&task, None).filter(|m| m.key == key && m.owner == owner)?;
+            Some((task, marks))
+        });
+        let mut found: Vec<(P::Task, Marks)> = marked.collect();
         found.sort_by_key(|(task, marks)| (Self::is_over(task, marks), marks.acknowledged, P::created(task)));
         let live = found.iter().filter(|(task, marks)| !Self::is_over(task, marks));
-        let ids: Vec<&str> = live.filter_map(|(task, _)| P::id(task)).collect();
-        if ids.len() > 1 {
+        let live: Vec<&str> = live.filter_map(|(task, _)| P::id(task)).collect();
+        if live.len() > 1 {
             tracing::error!(
                 key,
-                ?ids,
+                ids = ?live,
                 "a key has several tasks; the oldest counts, the sweep shows the others: stop them (drover remote stop)"
             );
+        }
+        if let (true, Some(id)) = (live.is_empty(), undescribed) {
+            return Err(RemoteError::could_not_ask(not_described::<P>(id)));
         }
         Ok(found.into_iter().next())
     }
 
-    /// The instance of a key, also one that has ended lately and is not acknowledged.
+    /// The instance of a key, also one that has ended lately and is not acknowledged. `own` is the id that the key is
+    /// known to have, where one is.
     ///
     /// # Errors
-    /// Those of [`Provider::of_key`] and [`Provider::ended`].
-    pub async fn search(&self, key: &str, owner: &str) -> Answer<Option<(P::Task, Marks)>> {
+    /// Those of [`Site::of_key`] and [`Provider::ended`]; [`RemoteError::CouldNotAsk`] while an ended one that is listed
+    /// and not described may be the key's.
+    async fn search(&self, key: &str, owner: &str, own: Option<&str>) -> Answer<Option<(P::Task, Marks)>> {
         if let Some((task, marks)) = self.of_key(key, owner).await?
             && P::observation(&task, &marks).state != InstanceState::Gone
         {
             return Ok(Some((task, marks)));
         }
+        let in_doubt = Mutex::new(None);
         let page = async |from| {
             let (ids, next) = self.provider.ended(from).await?;
+            let seen = self.described(&ids).await?;
+            let doubted = undescribed::<P>(&ids, &seen).into_iter().find(|id| self.is_in_doubt(id, own, &seen));
+            if let Some(id) = doubted {
+                lock(&in_doubt).get_or_insert_with(|| id.clone());
+            }
             let wanted = |m: &Marks| m.key == key && m.owner == owner && !m.acknowledged;
-            let marked = self.tasks(&ids).await?.into_iter().filter_map(|task| {
+            let marked = seen.tasks.into_iter().filter_map(|task| {
                 let marks = self.marks(&task, None).filter(wanted)?;
                 Some((task, marks))
             });
             Ok::<_, RemoteError>((marked.collect::<Vec<_>>(), next))
         };
-        Ok(pages::all(1, page).await?.into_iter().next())
+        if let Some(found) = pages::all(1, page).await?.into_iter().next() {
+            return Ok(Some(found));
+        }
+        match lock(&in_doubt).take() {
+            Some(id) => Err(RemoteError::could_not_ask(not_described::<P>(&id))),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether an ended instance that is listed and not described may be the one that is searched for. The listing of
+    /// ended ones has those of all keys.
+    fn is_in_doubt(&self, id: &str, own: Option<&str>, seen: &Described<P::Task>) -> bool {
+        if own == Some(id) {
+            return true;
+        }
+        // Ended and missing: the service has forgotten it, which in a large cluster happens between every two calls, so
+        // it must not count. It need not: one that is too new to be described is younger than the window, and while a
+        // start may be so young the ledger and the handle's age keep absence from being believed.
+        let forgotten = seen.missing.iter().any(|missing| missing == id);
+        !forgotten && lock(&self.undescribed).may_be_of_any_key(id, Instant::now(), self.window)
     }
 
     /// [`driver_sdk::RemoteDriver::look_up`].
@@ -215,7 +258,7 @@ impl<P: Provider> Site<P> {
     /// # Errors
     /// [`RemoteError::Gone`] once listings must show what was sent; before, [`RemoteError::CouldNotAsk`].
     pub async fn look_up(&self, lookup: Lookup) -> Answer<(RemoteHandle, Observation)> {
-        if let Some((task, marks)) = self.search(&lookup.key, &lookup.owner).await? {
+        if let Some((task, marks)) = self.search(&lookup.key, &lookup.owner, None).await? {
             lock(&self.sent).found(&lookup.key);
             return Ok((self.handle(&task, &marks).await?.remote_handle()?, P::observation(&task, &marks)));
         }
@@ -246,7 +289,12 @@ impl<P: Provider> Site<P> {
         let from = (!page_token.is_empty()).then(|| page_token.to_owned());
         let (ids, next) = self.provider.live(from, page_size).await?;
         let mut page = Page { next_page_token: next.unwrap_or_default(), ..Page::default() };
-        let tasks = self.tasks(&ids).await?.into_iter().filter_map(|task| {
+        let seen = self.described(&ids).await?;
+        let mut missing = Vec::new();
+        if let [id, ..] = undescribed::<P>(&ids, &seen)[..] {
+            missing.push(format!("{} lists the {} {id} and does not describe it", P::NAME, P::NOUN));
+        }
+        let tasks = seen.tasks.into_iter().filter_map(|task| {
             let marks = self.marks(&task, None).filter(|m| owner.is_empty() || m.owner == owner)?;
             Some((task, marks))
         });
@@ -270,11 +318,12 @@ impl<P: Provider> Site<P> {
         }
         let unsettled = lock(&self.sent).unsettled(owner, self.window);
         if page.next_page_token.is_empty() && unsettled > 0 {
-            page.incomplete = format!(
+            missing.push(format!(
                 "the answers to {unsettled} starts are unknown; {} may not list yet what they have started",
                 P::NAME
-            );
+            ));
         }
+        page.incomplete = missing.join("; ");
         Ok(page)
     }
 
@@ -311,7 +360,7 @@ impl<P: Provider> Site<P> {
                     if let Err(why) = self.same_place(handle, true).await {
                         return unknown(&why);
                     }
-                    match self.search(&handle.key, &handle.owner).await {
+                    match self.search(&handle.key, &handle.owner, Some(&handle.arn)).await {
                         Ok(seen) => found = Some(seen.is_some_and(|(task, _)| P::id(&task) == Some(&handle.arn))),
                         Err(why) => return unknown(&why),
                     }
@@ -563,6 +612,21 @@ impl<P: Provider> Site<P> {
         };
         self.places.send(self.provider.session(), &log, query, &sink, &OneTask(self, handle)).await
     }
+}
+
+/// Those of `listed` that the service does not describe.
+fn undescribed<'l, P: Provider>(listed: &'l [String], seen: &Described<P::Task>) -> Vec<&'l String> {
+    let described: HashSet<&str> = seen.tasks.iter().filter_map(P::id).collect();
+    listed.iter().filter(|id| !described.contains(id.as_str())).collect()
+}
+
+/// Why a lookup that has found nothing else does not know whether the key has an instance.
+fn not_described<P: Provider>(id: &str) -> String {
+    let (name, noun) = (P::NAME, P::NOUN);
+    format!(
+        "{name} lists the {noun} {id} and does not describe it, so it may be the one of this key; this usually passes \
+            within seconds, else look at the {noun} in AWS's console (`drover remote gone` if there is none)"
+    )
 }
 
 /// What the service says of an instance instead of telling how it is.

@@ -4,10 +4,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use driver_sdk::health::for_fingerprint;
 use driver_sdk::{Context, Fingerprint, RemoteError};
 
 use crate::handle::HandleV1;
-use crate::health::for_fingerprint;
 use crate::poll::Loop;
 use crate::provider::Provider;
 use crate::site::Site;

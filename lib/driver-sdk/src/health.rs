@@ -1,24 +1,29 @@
-//! What the service has answered about itself: one question at a time, and a fingerprint that does not keep its host
-//! waiting.
+//! What a runtime's service has answered about itself: one question at a time, and a fingerprint that does not keep its
+//! host waiting.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use driver_sdk::Context;
+use crate::{Context, RemoteError};
 
-use crate::{Answer, lock};
+type Answer<T> = Result<T, RemoteError>;
 
 /// How soon a service that is not well is asked for again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// What hosts wait for a fingerprint.
 const FINGERPRINT_WITHIN: Duration = Duration::from_millis(800);
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The last answer, and when it came.
 #[derive(Debug)]
 pub struct Health<T> {
     last: Mutex<Option<(Instant, Answer<T>)>>,
-    /// One question at a time; who waits takes the answer.
+    /// One question at a time; who waits takes the answer. Hosts give fingerprints up and ask for new ones, and each
+    /// question may be a connection.
     asking: tokio::sync::Mutex<()>,
 }
 
@@ -56,8 +61,18 @@ impl<T: Clone + Send + Sync + 'static> Health<T> {
     }
 }
 
-/// Asks for a fingerprint's sake: what is answered in time, else what is `known`, else `None`. Sees to it that the host
-/// asks again when a late answer comes, and soon after one that was not good.
+/// Whether an answer that came after its fingerprint makes a new one worth while; `told`: what the fingerprint said.
+///
+/// Two good answers count as the same: a `T` cannot be compared, and the next fingerprint tells the newer one. So do two
+/// bad ones: their texts may differ each time, and the host looks again soon anyway.
+fn is_news<T>(told: Option<&Answer<T>>, late: &Answer<T>) -> bool {
+    told.is_none_or(|told| told.is_ok() != late.is_ok())
+}
+
+/// Asks for a fingerprint's sake: what is answered within 800 ms, else what is `known`, else `None`. Sees to it that the
+/// host asks again when a late answer differs in whether the service is well, and 5 s after an answer that was not good.
+///
+/// Cancel safe: the question goes on without its fingerprint. Nothing was told then, so its answer is news.
 pub async fn for_fingerprint<T: Clone + Send + Sync + 'static>(
     ask: impl Future<Output = Answer<T>> + Send + 'static,
     known: impl FnOnce() -> Option<Answer<T>>,
@@ -65,18 +80,22 @@ pub async fn for_fingerprint<T: Clone + Send + Sync + 'static>(
     looks_again: &Arc<AtomicBool>,
 ) -> Option<Answer<T>> {
     let (answered, answer) = tokio::sync::oneshot::channel();
+    let (tell, told) = tokio::sync::oneshot::channel::<Option<Answer<T>>>();
     let late = context.clone();
     tokio::spawn(async move {
-        let seen = ask.await;
-        // Whoever has given up waiting asks again, and then it is known.
-        if answered.send(seen).is_err()
+        // A service that always answers late would otherwise be asked for ever, each answer bringing the next question.
+        if let Err(seen) = answered.send(ask.await)
             && let Some(context) = late
+            && is_news(told.await.ok().flatten().as_ref(), &seen)
         {
             context.refingerprint();
         }
     });
     let fresh = tokio::time::timeout(FINGERPRINT_WITHIN, answer).await.ok().and_then(Result::ok);
-    if matches!(fresh, Some(Err(_)))
+    let seen = fresh.or_else(known);
+    // Nobody waits for it after an answer in time.
+    let _ = tell.send(seen.clone());
+    if matches!(seen, Some(Err(_)))
         && let Some(context) = context
         && !looks_again.swap(true, Ordering::Relaxed)
     {
@@ -87,5 +106,70 @@ pub async fn for_fingerprint<T: Clone + Send + Sync + 'static>(
             context.refingerprint();
         });
     }
-    fresh.or_else(known)
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn well() -> Answer<u8> {
+        Ok(1)
+    }
+
+    fn ill(why: &str) -> Answer<u8> {
+        Err(RemoteError::could_not_ask(why))
+    }
+
+    /// Whether a new fingerprint is asked for within `time`, after one that told `known` and whose own answer, `late`,
+    /// came after it.
+    async fn asks_again(known: Option<Answer<u8>>, late: Answer<u8>, time: Duration) -> bool {
+        let context = Context::new();
+        let due = context.fingerprint_due();
+        let mut asked = std::pin::pin!(due.notified());
+        asked.as_mut().enable();
+        let ask = async {
+            tokio::time::sleep(FINGERPRINT_WITHIN + Duration::from_millis(200)).await;
+            late
+        };
+        let told = for_fingerprint(ask, || known.clone(), Some(context.clone()), &Arc::default()).await;
+        assert_eq!(told, known);
+        tokio::time::timeout(time, asked).await.is_ok()
+    }
+
+    const SOON: Duration = Duration::from_secs(1);
+
+    #[tokio::test]
+    async fn a_late_answer_that_was_told_already_asks_for_no_new_fingerprint() {
+        let (same, none, bad, good, other) = tokio::join!(
+            asks_again(Some(well()), well(), SOON),
+            asks_again(None, well(), SOON),
+            asks_again(Some(well()), ill("away"), SOON),
+            asks_again(Some(ill("away")), well(), SOON),
+            // Texts of errors differ each time where they hold the ID of a request.
+            asks_again(Some(ill("request 1")), ill("request 2"), SOON),
+        );
+        assert_eq!((same, none, bad, good, other), (false, true, true, true, false));
+    }
+
+    #[tokio::test]
+    async fn after_a_known_answer_that_was_not_good_the_host_asks_soon() {
+        assert!(asks_again(Some(ill("away")), ill("away"), LOOK_AGAIN + SOON).await);
+    }
+
+    #[tokio::test]
+    async fn a_fingerprint_that_was_given_up_has_told_nothing() {
+        let context = Context::new();
+        let due = context.fingerprint_due();
+        let mut asked = std::pin::pin!(due.notified());
+        asked.as_mut().enable();
+        let ask = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            well()
+        };
+        let looks_again = Arc::default();
+        let looking = for_fingerprint(ask, || Some(well()), Some(context.clone()), &looks_again);
+        assert!(tokio::time::timeout(Duration::from_millis(20), looking).await.is_err());
+        assert!(tokio::time::timeout(SOON, asked).await.is_ok());
+    }
 }

@@ -39,6 +39,7 @@ mod examine;
 pub mod exec;
 mod guard;
 pub mod handle;
+pub mod health;
 mod log;
 mod log_copy;
 mod observer;

@@ -1,11 +1,7 @@
 //! The driver `batch` against moto's server, which runs jobs as containers of a real engine, with a proxy in between
 //! that loses and refuses: nodes come and go, the container stays one.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -14,25 +10,16 @@ use super::{
     api::text,
     cluster::{Agent, Role, SHORT_LEASE},
     dockerd::{self, Daemon, IMAGE},
-    ecs::need_moto,
     job::Job,
+    moto::{FORM, JSON, Moto, need_moto},
     remote::{self, record, running},
-    suite,
 };
 use crate::{
     builds,
-    local::{BOUND, free_ports, target_dir, until},
-    workspace,
+    local::{BOUND, target_dir, until},
 };
 
 const QUEUE: &str = "drover";
-const REGION: &str = "us-east-1";
-
-/// What the suite fails on with moto behind, and why.
-const KNOWN: &[(&str, &str)] = &[(
-    "logs/complete",
-    "the log service has one stream for both outputs: what is written to standard error is on standard output",
-)];
 
 /// The check.
 pub(crate) fn check() -> Result<()> {
@@ -43,8 +30,8 @@ pub(crate) fn check() -> Result<()> {
     let mut daemon = Daemon::new(7)?;
     daemon.up()?;
     daemon.import_image()?;
-    let cloud = Cloud::start(&python, &daemon)?;
-    cloud.conforms(&plugin).context("the conformance suite").with_context(|| cloud.log())?;
+    let cloud = start(&python, &daemon)?;
+    conforms(&cloud, &plugin).context("the conformance suite").with_context(|| cloud.log())?;
     daemon.until_empty()?;
     let server = Agent::start_as("batch-server", Role::Server, &[], SHORT_LEASE)?;
     let mut nodes = vec![node("batch-n1", &server, &plugin, &cloud.plugin("good"))?];
@@ -64,141 +51,41 @@ fn node(name: &str, server: &Agent, plugin: &Path, config: &str) -> Result<Agent
     )
 }
 
-/// moto and the proxy in front of it.
-struct Cloud {
-    dir: PathBuf,
-    moto: u16,
-    proxy: u16,
-    children: Vec<Child>,
+/// moto, whose jobs are containers of the engine, with a queue.
+fn start(python: &Path, daemon: &Daemon) -> Result<Moto> {
+    let cloud = Moto::start(python, "batch", &[QUEUE], Some(daemon.url()), format!("job_queue = {QUEUE:?}"))?;
+    let form = "Action=CreateRole&Version=2010-05-08&RoleName=batch&AssumeRolePolicyDocument=%7B%7D";
+    until("a role", BOUND, || Ok(cloud.call("iam", "/", FORM, form.to_owned()).ok()))?;
+    let role = "arn:aws:iam::123456789012:role/batch";
+    let environment = batch(
+        &cloud,
+        "createcomputeenvironment",
+        &json!({"computeEnvironmentName": QUEUE, "type": "UNMANAGED", "state": "ENABLED", "serviceRole": role}),
+    )?;
+    batch(
+        &cloud,
+        "createjobqueue",
+        &json!({"jobQueueName": QUEUE, "state": "ENABLED", "priority": 1,
+            "computeEnvironmentOrder": [{"order": 1, "computeEnvironment": environment["computeEnvironmentArn"]}]}),
+    )?;
+    Ok(cloud)
 }
 
-impl Drop for Cloud {
-    fn drop(&mut self) {
-        for child in &mut self.children {
-            drop(child.kill());
-            drop(child.wait());
-        }
-        drop(fs::remove_dir_all(&self.dir));
-    }
+/// A call to moto itself, without the proxy.
+fn batch(cloud: &Moto, call: &str, body: &Value) -> Result<Value> {
+    Ok(serde_json::from_str(&cloud.call("batch", &format!("/v1/{call}"), JSON, body.to_string())?)?)
 }
 
-impl Cloud {
-    fn start(python: &Path, daemon: &Daemon) -> Result<Self> {
-        let [moto, proxy] = free_ports()?;
-        let dir = std::env::temp_dir().join(format!("drover-interop-batch-{}", std::process::id()));
-        drop(fs::remove_dir_all(&dir));
-        fs::create_dir_all(&dir)?;
-        let mut cloud = Self { dir, moto, proxy, children: Vec::new() };
-        for profile in ["good", "stranger"] {
-            let text = format!("[default]\naws_access_key_id = {profile}\naws_secret_access_key = {profile}\n");
-            fs::write(cloud.dir.join(profile), text)?;
-        }
-        let serve = "import sys; from moto.server import main; sys.exit(main(sys.argv[1:]))";
-        cloud.spawn(python, daemon, &["-c", serve, "-H", "127.0.0.1", "-p", &moto.to_string()])?;
-        let script = workspace::root().join("xtask/interop/batch/proxy.py").display().to_string();
-        cloud.spawn(python, daemon, &[&script, &proxy.to_string(), &moto.to_string(), QUEUE])?;
-        until("a role", BOUND, || Ok(cloud.role().ok()))?;
-        let role = "arn:aws:iam::123456789012:role/batch";
-        let environment = cloud.batch(
-            "createcomputeenvironment",
-            &json!({"computeEnvironmentName": QUEUE, "type": "UNMANAGED", "state": "ENABLED", "serviceRole": role}),
-        )?;
-        cloud.batch(
-            "createjobqueue",
-            &json!({"jobQueueName": QUEUE, "state": "ENABLED", "priority": 1,
-                "computeEnvironmentOrder": [{"order": 1, "computeEnvironment": environment["computeEnvironmentArn"]}]}),
-        )?;
-        until("the proxy", BOUND, || Ok(cloud.calls("submitjob").ok()))?;
-        Ok(cloud)
-    }
-
-    /// moto's jobs are containers of the engine.
-    fn spawn(&mut self, python: &Path, daemon: &Daemon, args: &[&str]) -> Result<()> {
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.dir.join("log"))?;
-        let mut command = Command::new(python);
-        command.args(args).env("DOCKER_HOST", daemon.url()).stdin(Stdio::null());
-        command.stdout(log.try_clone()?).stderr(log);
-        self.children.push(command.spawn().with_context(|| format!("could not start {}", python.display()))?);
-        Ok(())
-    }
-
-    fn log(&self) -> String {
-        let text = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().filter(|l| !l.contains(" 200 ")).collect();
-        lines[lines.len().saturating_sub(20)..].join("\n")
-    }
-
-    /// Body of the plugin's `config`.
-    fn plugin(&self, credentials: &str) -> String {
-        format!(
-            "enabled = true\njob_queue = {QUEUE:?}\nregion = {REGION:?}\nendpoint = \"http://127.0.0.1:{}\"\n\
-             requests_per_second = 200\npoll_interval = \"300ms\"\nconsistency_window = \"3s\"\n\
-             shared_credentials_file = {:?}",
-            self.proxy,
-            self.dir.join(credentials),
-        )
-    }
-
-    /// A call to moto itself, without the proxy.
-    fn call(&self, service: &str, path: &str, kind: &str, body: String) -> Result<String> {
-        let scope = format!(
-            "AWS4-HMAC-SHA256 Credential=check/20260101/{REGION}/{service}/aws4_request, SignedHeaders=host, \
-                Signature=0"
-        );
-        let request = ureq::post(format!("http://127.0.0.1:{}{path}", self.moto));
-        let request = request.config().http_status_as_error(false).build().header("Authorization", scope);
-        let mut answer = request.content_type(kind).send(body)?;
-        let text = answer.body_mut().read_to_string()?;
-        ensure!(answer.status().is_success(), "{path} was answered with {}: {text}", answer.status());
-        Ok(text)
-    }
-
-    fn batch(&self, call: &str, body: &Value) -> Result<Value> {
-        Ok(serde_json::from_str(&self.call("batch", &format!("/v1/{call}"), "application/json", body.to_string())?)?)
-    }
-
-    fn role(&self) -> Result<()> {
-        let form = "Action=CreateRole&Version=2010-05-08&RoleName=batch&AssumeRolePolicyDocument=%7B%7D";
-        self.call("iam", "/", "application/x-www-form-urlencoded", form.to_owned()).map(drop)
-    }
-
-    fn rules(&self, rules: Value) -> Result<()> {
-        ureq::post(format!("http://127.0.0.1:{}/_rules", self.proxy)).send(rules.to_string())?;
-        Ok(())
-    }
-
-    /// How often a call has come.
-    fn calls(&self, call: &str) -> Result<u64> {
-        let counts: Value =
-            ureq::get(format!("http://127.0.0.1:{}/_calls", self.proxy)).call()?.body_mut().read_json()?;
-        Ok(counts[call].as_u64().unwrap_or(0))
-    }
-
-    /// Everything that hosts rely on, of the plugin as it is.
-    fn conforms(&self, plugin: &Path) -> Result<()> {
-        let (config, tasks) = (self.dir.join("plugin.hcl"), self.dir.join("tasks.json"));
-        fs::write(&config, self.plugin("good"))?;
-        let tasks_of_suite = json!({
-            "runs": script("sleep 600"), "exits": script("exit 7"), "exits_later": script("sleep 1; exit 7"),
-            "prints": {"image": IMAGE, "command": ["printf", "%s", "@TEXT@"], "memory": 64},
-            "fails": {"job_definition": "no-such-definition"},
-        });
-        fs::write(&tasks, tasks_of_suite.to_string())?;
-        let looked_at = ["queue", "rights: batch:ListJobs", "rights: batch:DescribeJobs", "rights: logs:GetLogEvents"];
-        suite::doctor(&config, plugin, &looked_at)?;
-        // Its checks wait for containers to come and go more than they work.
-        let parallel = ["-parallel".into(), "8".into()];
-        let of_suite = ["-config".into(), config.into(), "-task".into(), tasks.into(), plugin.into()];
-        let report = suite::run(parallel.into_iter().chain(of_suite))?;
-        let known = |id: &str| KNOWN.iter().any(|(known, _)| *known == id);
-        let failed: Vec<_> = report.failed.iter().filter(|(id, _)| !known(id)).collect();
-        ensure!(failed.is_empty(), "{failed:#?}");
-        let stale: Vec<&str> = KNOWN.iter().map(|(id, _)| *id).filter(|id| !report.failed.contains_key(*id)).collect();
-        ensure!(stale.is_empty(), "in the list of known faults, and did not fail: {stale:?}");
-        ensure!(report.passed > 35, "too few checks passed: {}", report.passed);
-        eprintln!("    {} checks of the conformance suite passed", report.passed);
-        Ok(())
-    }
+/// Everything that hosts rely on, of the plugin as it is.
+fn conforms(cloud: &Moto, plugin: &Path) -> Result<()> {
+    let tasks = json!({
+        "runs": script("sleep 600"), "exits": script("exit 7"), "exits_later": script("sleep 1; exit 7"),
+        "prints": {"image": IMAGE, "command": ["printf", "%s", "@TEXT@"], "memory": 64},
+        "fails": {"job_definition": "no-such-definition"},
+    });
+    let looked_at = ["queue", "rights: batch:ListJobs", "rights: batch:DescribeJobs", "rights: logs:GetLogEvents"];
+    // Its checks wait for containers to come and go more than they work.
+    cloud.conforms(plugin, tasks, &looked_at, &["-parallel", "8"], 36)
 }
 
 fn script(script: &str) -> Value {
@@ -209,7 +96,7 @@ fn job(id: &str, kind: &str, config: Value) -> Value {
     Job::new(id, kind, "batch", config).once().task(json!({"KillTimeout": 1_000_000_000_i64})).body()
 }
 
-fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cloud: &Cloud, daemon: &Daemon) -> Result<()> {
+fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cloud: &Moto, daemon: &Daemon) -> Result<()> {
     server.until_healthy(&["batch"], 1)?;
     ends(server, daemon)?;
 
@@ -236,22 +123,7 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cloud: &Cloud, d
     server.until_healthy(&["batch"], 2)?;
     remote::managers_go(server, nodes, "batch", same)?;
 
-    // Faults of the service: said, and nothing is concluded from them.
-    for (fault, said) in [
-        (json!({"call": "describejobs", "do": "throttle"}), "too many requests"),
-        (json!({"call": "*", "do": "credentials"}), "credentials"),
-        (json!({"call": "describejobs", "do": "error"}), "ServerException"),
-        (json!({"call": "describejobs", "do": "garbage"}), "could not look at jobs"),
-        (json!({"call": "describejobs", "do": "drop"}), "could not look at jobs"),
-    ] {
-        cloud.rules(json!([fault]))?;
-        until(&format!("the word of {fault}"), BOUND, || {
-            let record = record(server)?;
-            Ok((record["Observed"]["State"] == "Unknown" && record.to_string().contains(said)).then_some(()))
-        })?;
-        cloud.rules(json!([]))?;
-        same(&fault.to_string())?;
-    }
+    cloud.faults(server, "describejobs", "jobs", same)?;
 
     // A stranger's credentials.
     cloud.rules(json!([{"call": "describejobqueues", "do": "denied", "times": 50}]))?;
@@ -266,7 +138,7 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cloud: &Cloud, d
     server.delete("/v1/job/far")?;
     daemon.until_empty()?;
     server.until_no_record()?;
-    let ended = cloud.batch("describejobs", &json!({"jobs": [jobs]}))?;
+    let ended = batch(cloud, "describejobs", &json!({"jobs": [jobs]}))?;
     ensure!(ended.to_string().contains("stopped by Drover, epoch "), "no word of who has stopped it: {ended}");
 
     // A definition that does not exist is the job's own fault, and said.

@@ -2,9 +2,7 @@
 //! the task stays one.
 
 use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -15,28 +13,19 @@ use super::{
     api::text,
     cluster::{Agent, Role, SHORT_LEASE, drover, example},
     job::Job,
-    remote::{self, allocation, record, running},
-    suite,
+    moto::{FORM, JSON, Moto, REGION},
+    remote::{self, allocation, running},
 };
 use crate::{
     builds,
-    local::{BOUND, free_ports, kill, target_dir, until},
-    packages::{self, Skip},
-    peer,
-    process::Run,
-    workspace,
+    local::{BOUND, kill, target_dir, until},
+    packages, peer,
 };
 
-const MOTO: &str = "moto[server]==5.*";
-const CLUSTER: &str = "drover";
-const REGION: &str = "us-east-1";
-const GROUP: &str = "/drover/far";
+pub(super) use super::moto::need_moto;
 
-/// What the suite fails on with moto behind, and why.
-const KNOWN: &[(&str, &str)] = &[(
-    "logs/complete",
-    "the log service has one stream for both outputs: what is written to standard error is on standard output",
-)];
+const CLUSTER: &str = "drover";
+const GROUP: &str = "/drover/far";
 
 /// The check.
 pub(crate) fn check() -> Result<()> {
@@ -45,12 +34,12 @@ pub(crate) fn check() -> Result<()> {
     let plugin = target_dir().join("debug/drover-driver-ecs");
     let cloud = Cloud::start(&python)?;
     cloud.conforms(&plugin).context("the conformance suite")?;
-    cloud.rules(json!([]))?;
+    cloud.moto.rules(json!([]))?;
     let server = Agent::start_as("ecs-server", Role::Server, &[], SHORT_LEASE)?;
-    let mut nodes = vec![node("ecs-n1", &server, &plugin, &cloud.plugin("good"))?];
+    let mut nodes = vec![node("ecs-n1", &server, &plugin, &cloud.moto.plugin("good"))?];
     let result = story(&server, &mut nodes, &plugin, &cloud);
     let tails: Vec<String> = [&server].into_iter().chain(&nodes).map(Agent::log_tail).collect();
-    result.with_context(|| format!("the ends of the agents' logs:\n{}\n{}", tails.join("\n--\n"), cloud.log()))?;
+    result.with_context(|| format!("the ends of the agents' logs:\n{}\n{}", tails.join("\n--\n"), cloud.moto.log()))?;
     drop((nodes, server));
     packages::need_root("everything passed but the part under a stock Nomad, which runs tasks as root only")?;
     packages::need_go()?;
@@ -62,8 +51,8 @@ pub(crate) fn check() -> Result<()> {
 /// of this name.
 fn stock(plugin: &Path, cloud: &Cloud) -> Result<()> {
     let program = peer::nomad_cached(&peer::NOMAD_1_9)?;
-    cloud.rules(json!([]))?;
-    let more = format!("plugin \"nomad-driver-ecs\" {{\n  config {{\n{}\n  }}\n}}", cloud.plugin("good"));
+    cloud.moto.rules(json!([]))?;
+    let more = format!("plugin \"nomad-driver-ecs\" {{\n  config {{\n{}\n  }}\n}}", cloud.moto.plugin("good"));
     let mut agent = Agent::start_stock(&program, "ecs-nomad", &[("nomad-driver-ecs", plugin)], None, &more)?;
     let result = under_nomad(&mut agent, cloud);
     result.with_context(|| format!("under a stock Nomad; the end of its log:\n{}", agent.log_tail()))
@@ -84,22 +73,6 @@ fn under_nomad(agent: &mut Agent, cloud: &Cloud) -> Result<()> {
     cloud.until_empty()
 }
 
-/// A Python that has moto.
-pub(crate) fn need_moto() -> Result<PathBuf, Skip> {
-    python().map_err(|why| Skip::because(format!("moto cannot be installed: {why:#}")))
-}
-
-fn python() -> Result<PathBuf> {
-    let dir = target_dir().join("interop/moto");
-    fs::create_dir_all(target_dir().join("interop"))?;
-    peer::cached(&dir, |out| {
-        Run::new("python3", [Path::new("-m"), Path::new("venv"), out]).run()?;
-        // The scripts of a virtual environment name its place, so that nothing but the interpreter is used of it.
-        Run::new(out.join("bin/python"), ["-m", "pip", "install", "-q", MOTO]).run_patiently()
-    })?;
-    Ok(dir.join("bin/python"))
-}
-
 fn node(name: &str, server: &Agent, plugin: &Path, config: &str) -> Result<Agent> {
     Agent::start_as(
         name,
@@ -109,46 +82,21 @@ fn node(name: &str, server: &Agent, plugin: &Path, config: &str) -> Result<Agent
     )
 }
 
-/// moto and the proxy in front of it.
+/// moto, and the networks that it has.
 struct Cloud {
-    dir: PathBuf,
-    moto: u16,
-    proxy: u16,
+    moto: Moto,
     subnet: String,
     group: String,
-    children: Vec<Child>,
-}
-
-impl Drop for Cloud {
-    fn drop(&mut self) {
-        for child in &mut self.children {
-            drop(child.kill());
-            drop(child.wait());
-        }
-        drop(fs::remove_dir_all(&self.dir));
-    }
 }
 
 impl Cloud {
     fn start(python: &Path) -> Result<Self> {
-        let [moto, proxy] = free_ports()?;
-        let dir = std::env::temp_dir().join(format!("drover-interop-ecs-{}", std::process::id()));
-        drop(fs::remove_dir_all(&dir));
-        fs::create_dir_all(&dir)?;
-        let mut cloud = Self { dir, moto, proxy, subnet: String::new(), group: String::new(), children: Vec::new() };
-        for profile in ["good", "stranger"] {
-            let text = format!("[default]\naws_access_key_id = {profile}\naws_secret_access_key = {profile}\n");
-            fs::write(cloud.dir.join(profile), text)?;
-        }
-        let serve = "import sys; from moto.server import main; sys.exit(main(sys.argv[1:]))";
-        cloud.spawn(python, &["-c", serve, "-H", "127.0.0.1", "-p", &moto.to_string()])?;
-        let script = workspace::root().join("xtask/interop/ecs/proxy.py");
-        cloud.spawn(python, &[&script.display().to_string(), &proxy.to_string(), &moto.to_string(), GROUP, "far"])?;
+        let moto = Moto::start(python, "ecs", &[GROUP, "far"], None, format!("cluster = {CLUSTER:?}"))?;
+        let mut cloud = Self { moto, subnet: String::new(), group: String::new() };
         until("a cluster", BOUND, || Ok(cloud.ecs("CreateCluster", &json!({"clusterName": CLUSTER})).ok()))?;
         // By itself a task of moto's ends after a few looks.
         let stays = json!({"model_name": "ecs::task", "transition": {"progression": "manual", "times": 1_000_000_000}});
-        ureq::post(format!("http://127.0.0.1:{moto}/moto-api/state-manager/set-transition")).send_json(&stays)?;
-        until("the proxy", BOUND, || Ok(cloud.calls("RunTask").ok()))?;
+        cloud.moto.call("moto", "/moto-api/state-manager/set-transition", JSON, stays.to_string())?;
         let log = json!({"logDriver": "awslogs",
             "options": {"awslogs-group": GROUP, "awslogs-region": REGION, "awslogs-stream-prefix": "far"}});
         cloud.ecs(
@@ -166,67 +114,15 @@ impl Cloud {
         Ok(cloud)
     }
 
-    fn spawn(&mut self, python: &Path, args: &[&str]) -> Result<()> {
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.dir.join("log"))?;
-        let mut command = Command::new(python);
-        command.args(args).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        self.children.push(command.spawn().with_context(|| format!("could not start {}", python.display()))?);
-        Ok(())
-    }
-
-    fn log(&self) -> String {
-        let text = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().filter(|l| !l.contains(" 200 ")).collect();
-        lines[lines.len().saturating_sub(20)..].join("\n")
-    }
-
-    /// Body of the plugin's `config`.
-    fn plugin(&self, credentials: &str) -> String {
-        format!(
-            "enabled = true\ncluster = {CLUSTER:?}\nregion = {REGION:?}\nendpoint \
-                = \"http://127.0.0.1:{}\"\nrequests_per_second = 200\n\
-             poll_interval = \"300ms\"\nconsistency_window = \"3s\"\nshared_credentials_file = {:?}",
-            self.proxy,
-            self.dir.join(credentials),
-        )
-    }
-
     /// A call to moto itself, without the proxy.
     fn call(&self, service: &str, target: &str, body: &Value) -> Result<Value> {
-        let scope = format!(
-            "AWS4-HMAC-SHA256 Credential=check/20260101/{REGION}/{service}/aws4_request, SignedHeaders=host, \
-                Signature=0"
-        );
-        let request =
-            ureq::post(format!("http://127.0.0.1:{}/", self.moto)).config().http_status_as_error(false).build();
-        let request = request
-            .header("Authorization", scope)
-            .header("X-Amz-Target", target)
-            .content_type("application/x-amz-json-1.1");
-        let mut answer = request.send(body.to_string())?;
-        let text = answer.body_mut().read_to_string()?;
-        ensure!(answer.status().is_success(), "{target} was answered with {}: {text}", answer.status());
+        let headers = [("Content-Type", "application/x-amz-json-1.1"), ("X-Amz-Target", target)];
+        let text = self.moto.call(service, "/", &headers, body.to_string())?;
         Ok(serde_json::from_str(&text).unwrap_or_default())
     }
 
     fn ecs(&self, call: &str, body: &Value) -> Result<Value> {
         self.call("ecs", &format!("AmazonEC2ContainerServiceV20141113.{call}"), body)
-    }
-
-    fn tell(&self, path: &str, body: &Value) -> Result<()> {
-        ureq::post(format!("http://127.0.0.1:{}{path}", self.proxy)).send(body.to_string())?;
-        Ok(())
-    }
-
-    fn rules(&self, rules: Value) -> Result<()> {
-        self.tell("/_rules", &rules)
-    }
-
-    /// How often a call has come.
-    fn calls(&self, call: &str) -> Result<u64> {
-        let counts: Value =
-            ureq::get(format!("http://127.0.0.1:{}/_calls", self.proxy)).call()?.body_mut().read_json()?;
-        Ok(counts[call].as_u64().unwrap_or(0))
     }
 
     /// ARNs of the tasks that moto has.
@@ -249,7 +145,7 @@ impl Cloud {
 
     /// Ends a task as if its container had.
     fn end(&self, arn: &str, said: Value) -> Result<()> {
-        self.tell("/_tasks", &json!({arn: said}))?;
+        self.moto.tell("/_tasks", &json!({arn: said}))?;
         self.ecs("StopTask", &json!({"cluster": CLUSTER, "task": arn, "reason": "Essential container in task exited"}))
             .map(drop)
     }
@@ -275,11 +171,7 @@ impl Cloud {
 
     /// The first value of an element in the answer to a question about networks.
     fn ec2(&self, action: &str, element: &str) -> Result<String> {
-        let scope = format!(
-            "AWS4-HMAC-SHA256 Credential=check/20260101/{REGION}/ec2/aws4_request, SignedHeaders=host, Signature=0"
-        );
-        let request = ureq::post(format!("http://127.0.0.1:{}/", self.moto)).header("Authorization", scope);
-        let text = request.send(format!("Action={action}&Version=2016-11-15"))?.body_mut().read_to_string()?;
+        let text = self.moto.call("ec2", "/", FORM, format!("Action={action}&Version=2016-11-15"))?;
         let open = format!("<{element}>");
         let at = text.find(&open).with_context(|| format!("{action} tells of no {element}"))? + open.len();
         Ok(text[at..].chars().take_while(|c| *c != '<').collect())
@@ -310,32 +202,18 @@ impl Cloud {
 
     /// Everything that hosts rely on, of the plugin as it is.
     fn conforms(&self, plugin: &Path) -> Result<()> {
-        let (config, tasks) = (self.dir.join("plugin.hcl"), self.dir.join("tasks.json"));
-        fs::write(&config, self.plugin("good"))?;
         let task = |command: Value| {
             json!({"task": {"launch_type": "FARGATE", "task_definition": "demo",
             "network_configuration": self.network(), "command": command}})
         };
         let fails = json!({"task": {"launch_type": "FARGATE", "task_definition": "no-such-definition"}});
-        fs::write(
-            &tasks,
-            json!({
-                "runs": task(json!(["serve"])), "exits": task(json!(["exit", "7", "0"])),
-                "exits_later": task(json!(["exit", "7", "1"])),
-                "prints": task(json!(["print", "@TEXT@"])), "fails": fails,
-            })
-            .to_string(),
-        )?;
+        let tasks = json!({
+            "runs": task(json!(["serve"])), "exits": task(json!(["exit", "7", "0"])),
+            "exits_later": task(json!(["exit", "7", "1"])),
+            "prints": task(json!(["print", "@TEXT@"])), "fails": fails,
+        });
         let looked_at = ["cluster", "rights: ecs:ListTasks", "rights: ecs:DescribeTasks", "rights: logs:GetLogEvents"];
-        suite::doctor(&config, plugin, &looked_at)?;
-        let report = suite::run(["-config".into(), config.into(), "-task".into(), tasks.into(), plugin.into()])?;
-        let known = |id: &str| KNOWN.iter().any(|(known, _)| *known == id);
-        let failed: Vec<_> = report.failed.iter().filter(|(id, _)| !known(id)).collect();
-        ensure!(failed.is_empty(), "{failed:#?}");
-        let stale: Vec<&str> = KNOWN.iter().map(|(id, _)| *id).filter(|id| !report.failed.contains_key(*id)).collect();
-        ensure!(stale.is_empty(), "in the list of known faults, and did not fail: {stale:?}");
-        ensure!(report.passed > 40, "too few checks passed: {}", report.passed);
-        eprintln!("    {} checks of the conformance suite passed", report.passed);
+        self.moto.conforms(plugin, tasks, &looked_at, &[], 41)?;
         ensure!(self.tasks("RUNNING")?.is_empty(), "the suite has left tasks running");
         Ok(())
     }
@@ -345,7 +223,7 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cloud: &Cloud) -
     server.until_healthy(&["ecs"], 1)?;
 
     // The service is full, then it loses its answer to the start: one task in the end.
-    cloud.rules(json!([{"call": "RunTask", "do": "not_placed", "times": 1},
+    cloud.moto.rules(json!([{"call": "RunTask", "do": "not_placed", "times": 1},
         {"call": "RunTask", "do": "drop_reply", "times": 1}]))?;
     server.submit(&cloud.service(1))?;
     until("the reason why there is no place", BOUND, || {
@@ -359,7 +237,7 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cloud: &Cloud) -
     same(server, cloud, &arn, 1, "the start")?;
 
     // A drain with room.
-    nodes.push(node("ecs-n2", server, plugin, &cloud.plugin("good"))?);
+    nodes.push(node("ecs-n2", server, plugin, &cloud.moto.plugin("good"))?);
     server.until_healthy(&["ecs"], 2)?;
     let manager = remote::manager(server)?;
     server.drain(&manager, json!({"Deadline": 60_000_000_000_i64}))?;
@@ -376,42 +254,30 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cloud: &Cloud) -
     remote::until_moved(server, &manager, "kill -9")?;
     same(server, cloud, &arn, 4, "kill -9 of its node")?;
 
-    // Faults of the service: said, and nothing is concluded from them. Afterwards it is as before.
-    for (fault, said) in [
-        (json!({"call": "DescribeTasks", "do": "throttle"}), "too many requests"),
-        (json!({"call": "*", "do": "credentials"}), "credentials"),
-        (json!({"call": "DescribeTasks", "do": "error"}), "ServerException"),
-        (json!({"call": "DescribeTasks", "do": "garbage"}), "could not look at tasks"),
-        (json!({"call": "DescribeTasks", "do": "drop"}), "could not look at tasks"),
-    ] {
-        cloud.rules(json!([fault]))?;
-        until(&format!("the word of {fault}"), BOUND, || {
-            let record = record(server)?;
-            Ok((record["Observed"]["State"] == "Unknown" && record.to_string().contains(said)).then_some(()))
-        })?;
-        cloud.rules(json!([]))?;
-        until(&format!("a running instance after {fault}"), BOUND, || running(server))?;
-        ensure!(cloud.one()? == arn, "another task after {fault}");
-    }
+    cloud.moto.faults(server, "DescribeTasks", "tasks", |after| {
+        until(&format!("a running instance after {after}"), BOUND, || running(server))?;
+        ensure!(cloud.one()? == arn, "another task after {after}");
+        Ok(())
+    })?;
 
     // A stranger's credentials.
-    cloud.rules(json!([{"call": "DescribeClusters", "do": "denied", "times": 50}]))?;
-    nodes.push(node("ecs-n3", server, plugin, &cloud.plugin("stranger"))?);
+    cloud.moto.rules(json!([{"call": "DescribeClusters", "do": "denied", "times": 50}]))?;
+    nodes.push(node("ecs-n3", server, plugin, &cloud.moto.plugin("stranger"))?);
     until("the reason why a stranger is refused", BOUND, || {
         Ok(described(server, "ecs-n3")?.contains("AccessDenied").then_some(()))
     })?;
-    cloud.rules(json!([]))?;
+    cloud.moto.rules(json!([]))?;
     nodes.retain(|n| n.name() != "ecs-n3");
 
     // No credentials at all.
-    nodes.push(node("ecs-n7", server, plugin, &cloud.plugin("nobody"))?);
+    nodes.push(node("ecs-n7", server, plugin, &cloud.moto.plugin("nobody"))?);
     until("the reason why nobody is nobody", BOUND, || {
         Ok(described(server, "ecs-n7")?.contains("cannot read the credentials file").then_some(()))
     })?;
     nodes.retain(|n| n.name() != "ecs-n7");
 
     // A node of a cluster that does not exist.
-    let nowhere = cloud.plugin("good").replace(&format!("cluster = {CLUSTER:?}"), "cluster = \"nowhere\"");
+    let nowhere = cloud.moto.plugin("good").replace(&format!("cluster = {CLUSTER:?}"), "cluster = \"nowhere\"");
     nodes.push(node("ecs-n4", server, plugin, &nowhere)?);
     until("the reason why a cluster is not found", BOUND, || {
         Ok(described(server, "ecs-n4")?.contains("does not exist").then_some(()))
@@ -455,9 +321,9 @@ fn ends(server: &Agent, cloud: &Cloud) -> Result<()> {
 /// Many starts through everything at once, with nodes that die in the middle: one task for each slot.
 fn starts_under_faults(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cloud: &Cloud) -> Result<()> {
     const COUNT: usize = 12;
-    nodes.push(node("ecs-n5", server, plugin, &cloud.plugin("good"))?);
+    nodes.push(node("ecs-n5", server, plugin, &cloud.moto.plugin("good"))?);
     server.until_healthy(&["ecs"], 2)?;
-    cloud.rules(json!([
+    cloud.moto.rules(json!([
         {"call": "RunTask", "do": "drop_reply", "times": 4},
         {"call": "RunTask", "do": "throttle", "times": 2},
         {"call": "RunTask", "do": "error", "times": 2},
@@ -472,7 +338,7 @@ fn starts_under_faults(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cl
     let dead = nodes.remove(0);
     let name = dead.name().to_owned();
     drop(dead);
-    nodes.push(node("ecs-n6", server, plugin, &cloud.plugin("good"))?);
+    nodes.push(node("ecs-n6", server, plugin, &cloud.moto.plugin("good"))?);
     let all_run = || {
         let records = server.records()?;
         let settled = |r: &&Value| r["Observed"]["State"] == "Running" && r["ManagerName"] != name.as_str();
@@ -485,20 +351,20 @@ fn starts_under_faults(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cl
     theirs.sort();
     ensure!(ours == theirs, "the slots name {ours:?}, the service runs {theirs:?}");
     // One loop looks at all of them.
-    let (before, begun) = (cloud.calls("DescribeTasks")?, Instant::now());
+    let (before, begun) = (cloud.moto.calls("DescribeTasks")?, Instant::now());
     std::thread::sleep(Duration::from_secs(3));
-    let asked = cloud.calls("DescribeTasks")? - before;
+    let asked = cloud.moto.calls("DescribeTasks")? - before;
     // This program may have been away for longer than it slept.
     let seconds = begun.elapsed().as_secs_f64();
     eprintln!("    {asked} DescribeTasks in {seconds:.1} s for {COUNT} tasks on two nodes that look every 300 ms");
     ensure!(asked as f64 <= 20.0 * seconds, "{asked} requests in {seconds:.1} s look at {COUNT} tasks one by one");
-    cloud.rules(
+    cloud.moto.rules(
         json!([{"call": "StopTask", "do": "error", "times": 3}, {"call": "StopTask", "do": "drop_reply", "times": 3}]),
     )?;
     server.delete("/v1/job/far")?;
     cloud.until_empty()?;
     server.until_no_record()?;
-    cloud.rules(json!([]))
+    cloud.moto.rules(json!([]))
 }
 
 /// A definition that the driver makes, once for all instances.

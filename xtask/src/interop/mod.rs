@@ -34,6 +34,7 @@ mod identity_verifier;
 pub(crate) mod job;
 pub(crate) mod kubernetes;
 pub(crate) mod linearizable;
+mod moto;
 mod registry;
 mod remote;
 pub(crate) mod slurm;

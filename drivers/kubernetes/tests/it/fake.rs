@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State as Shared;
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use driver_sdk::config::Config;
 use driver_sdk::{AgentConfig, Ensure, Observation, RemoteDriver as _, RemoteHandle, StopTask};
@@ -19,6 +19,10 @@ use tokio::sync::Notify;
 pub(crate) enum Said {
     Status(u16, &'static str, &'static str),
     Text(u16, &'static str),
+    /// Too many requests; after so many seconds the server would answer.
+    Throttled(u32),
+    /// A watch that never tells of anything, as behind a proxy whose other side has gone.
+    Mute,
     /// The first half of the answer, then the end of the connection.
     Truncated,
     /// No answer at all.
@@ -70,6 +74,8 @@ pub(crate) struct Store {
     pub(crate) made: usize,
     /// Watches end when it grows.
     cut: u64,
+    /// The only token that is accepted; any when it is empty.
+    pub(crate) token: &'static str,
 }
 
 /// The running server.
@@ -349,7 +355,13 @@ fn watching(api: Arc<Mutex<Store>>, changed: Arc<Notify>, query: BTreeMap<String
 
 type Both = (Arc<Mutex<Store>>, Arc<Notify>);
 
-async fn serve(Shared((api, changed)): Shared<Both>, method: Method, uri: Uri, body: Bytes) -> Response {
+async fn serve(
+    Shared((api, changed)): Shared<Both>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
     let query: BTreeMap<String, String> = uri
         .query()
         .unwrap_or_default()
@@ -361,6 +373,10 @@ async fn serve(Shared((api, changed)): Shared<Both>, method: Method, uri: Uri, b
     let (said, after) = {
         let mut store = api.lock().expect("unpoisoned");
         store.calls.push(format!("{method} {uri}"));
+        let bearer = headers.get("authorization").and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        if !store.token.is_empty() && bearer != Some(store.token) {
+            return written(401, failure(401, "Unauthorized", "Unauthorized", "").1.to_string());
+        }
         if let Some(at) = store.meanwhile.iter().position(|(m, _)| *m == method) {
             let (_, happens) = store.meanwhile.remove(at);
             happens(&mut store);
@@ -395,6 +411,14 @@ async fn serve(Shared((api, changed)): Shared<Both>, method: Method, uri: Uri, b
         }
         Some(Said::Status(code, reason, message)) => written(code, failure(code, reason, message, "").1.to_string()),
         Some(Said::Text(code, text)) => written(code, text.to_owned()),
+        // Plain text, as the server's own limits answer.
+        Some(Said::Throttled(seconds)) => {
+            let after = [("retry-after", seconds.to_string())];
+            (StatusCode::TOO_MANY_REQUESTS, after, "Too many requests, please try again later.").into_response()
+        }
+        Some(Said::Mute) => {
+            Response::new(Body::from_stream(futures::stream::pending::<Result<Bytes, std::convert::Infallible>>()))
+        }
         Some(Said::Truncated) => {
             let text = own.1.to_string();
             written(own.0, text[..text.len() / 2].to_owned())
@@ -417,13 +441,26 @@ impl Api {
             serving: Mutex::default(),
             dir,
         };
-        let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
-            "clusters": [{"name": "c", "cluster": {"server": format!("http://127.0.0.1:{}", api.port)}}],
-            "users": [{"name": "u", "user": {"token": "t"}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "tasks"}}]});
-        std::fs::write(api.dir.path().join("config"), config.to_string()).expect("written");
+        api.kubeconfig(&json!({"token": "t"}));
         api.come().await;
         api
+    }
+
+    /// Writes the kubeconfig, with these credentials.
+    fn kubeconfig(&self, user: &Value) {
+        let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": format!("http://127.0.0.1:{}", self.port)}}],
+            "users": [{"name": "u", "user": user}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "tasks"}}]});
+        std::fs::write(self.dir.path().join("config"), config.to_string()).expect("written");
+    }
+
+    /// From now on managers read this token from a file, and the server accepts no other one.
+    pub(crate) fn rotate(&self, token: &'static str) {
+        let file = self.dir.path().join("token");
+        std::fs::write(&file, token).expect("written");
+        self.kubeconfig(&json!({"tokenFile": file}));
+        self.store().token = token;
     }
 
     pub(crate) async fn come(&self) {

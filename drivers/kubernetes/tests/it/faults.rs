@@ -226,3 +226,45 @@ async fn hosts_that_give_fingerprints_up_share_one_question() {
     assert_eq!(seen.health, driver_sdk::Health::Unhealthy, "{}", seen.description);
     assert_eq!(asked() - before, 1);
 }
+
+#[tokio::test]
+async fn a_request_that_is_throttled_waits_as_long_as_the_server_says() {
+    let api = Api::start().await;
+    let mut options = api.options();
+    options["request_timeout"] = json!("5s");
+    let driver = api.manager_with(options).await.expect("configured");
+    let calls = |method: &str| api.store().calls.iter().filter(|call| call.starts_with(method)).count();
+    let begun = std::time::Instant::now();
+    api.say(Method::POST, "/pods", Said::Throttled(1), false, 1);
+    let made = driver.ensure(ensure("k", 1)).await.expect("made");
+    assert!(made.created && begun.elapsed() >= std::time::Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert_eq!(api.store().made, 1);
+    api.runs(POD);
+    let before = calls("GET");
+    api.say(Method::GET, "/pods/drover-k", Said::Throttled(1), false, 1);
+    assert_eq!(look(&driver, &made.handle).await.state, InstanceState::Running);
+    assert_eq!(calls("GET") - before, 2);
+    // What would take longer than a request may is answered at once, and nothing is asked again.
+    let (before, begun) = (calls("GET"), std::time::Instant::now());
+    api.say(Method::GET, "/pods/drover-k", Said::Throttled(60), false, usize::MAX);
+    let seen = look(&driver, &made.handle).await;
+    assert!(seen.state == InstanceState::Unknown && seen.reason.contains("in 60 s"), "{seen:?}");
+    assert_eq!(calls("GET") - before, 1);
+    assert!(begun.elapsed() < std::time::Duration::from_secs(1));
+}
+
+#[tokio::test]
+#[ignore = "takes a minute: the client reads a token file again after 50 s"]
+async fn a_token_file_that_was_rotated_is_read_again() {
+    let api = Api::start().await;
+    api.rotate("first");
+    let driver = api.manager().await;
+    let made = driver.ensure(ensure("k", 1)).await.expect("made");
+    api.runs(POD);
+    assert_eq!(look(&driver, &made.handle).await.state, InstanceState::Running);
+    api.rotate("second");
+    let refused = look(&driver, &made.handle).await;
+    assert!(refused.state == InstanceState::Unknown && refused.reason.contains("credentials"), "{refused:?}");
+    tokio::time::sleep(std::time::Duration::from_secs(55)).await;
+    assert_eq!(look(&driver, &made.handle).await.state, InstanceState::Running);
+}
