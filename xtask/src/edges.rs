@@ -28,6 +28,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("fetch", &["tls"]),
     ("process-driver", &["driver-sdk", "executor-client"]),
     ("aws", &["driver-sdk"]),
+    ("hpc", &["driver-sdk"]),
     // Drivers see lib/ only.
     ("batch", &["aws", "driver-sdk"]),
     ("docker", &["driver-sdk", "tls"]),
@@ -37,7 +38,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("mock", &["driver-sdk"]),
     ("raw-exec", &["driver-sdk", "executor-client", "process-driver"]),
     ("remote-exec", &["driver-sdk", "executor-client", "process-driver"]),
-    ("slurm", &["driver-sdk", "fetch", "tls"]),
+    ("slurm", &["driver-sdk", "fetch", "hpc", "tls"]),
     // Pure: no runtime, clock, randomness, files, network.
     ("access", &["hcl-lang"]),
     ("filter", &[]),

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hpc::command::Commands;
 use tokio::sync::Mutex;
 
 use crate::answer;
-use crate::command::Commands;
 use crate::place::Files;
 use crate::rest::Rest;
 use crate::tables::{self, Job, JobId};

@@ -1,6 +1,7 @@
 //! What the commands complain about, as one of the three answers.
 
 use driver_sdk::RemoteError;
+use hpc::command::last_lines;
 
 /// Texts of refusals for want of room: nothing was taken, and the same request may be taken later.
 const FULL: &[&str] =
@@ -75,14 +76,6 @@ pub(crate) fn no_such_job(stderr: &str) -> bool {
         .any(|known| stderr.contains(known))
 }
 
-/// The end of what a command has written, on one line and without stars round it.
-pub(crate) fn last_lines(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().map(|line| line.trim_matches(['*', ' ', '\t'])).collect();
-    let lines: Vec<&str> = lines.into_iter().filter(|line| !line.is_empty()).collect();
-    let told: String = lines[lines.len().saturating_sub(3)..].join("; ").chars().take(400).collect();
-    if told.is_empty() { "it gave no reason".to_owned() } else { told }
-}
-
 /// Whether `sacct` says that the cluster keeps no accounts.
 pub(crate) fn no_accounting(stderr: &str) -> bool {
     stderr.contains("accounting storage is disabled")
@@ -137,7 +130,5 @@ mod tests {
     fn an_unknown_job_is_told_from_a_silent_controller() {
         assert!(no_such_job("scancel: error: Kill job error on job id 7: Invalid job id specified"));
         assert!(!no_such_job("scancel: error: Unable to contact slurm controller (connect failure)"));
-        assert_eq!(last_lines("\n a \n\nb\n"), "a; b");
-        assert_eq!(last_lines("x is DOWN\n*****\n** RESTORE IT **\n*****\n"), "x is DOWN; RESTORE IT");
     }
 }

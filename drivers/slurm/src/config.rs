@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use driver_sdk::{DriverConfig, Error};
+use hpc::command::Commands;
 
 use crate::rest::{self, Version};
 
@@ -107,6 +108,19 @@ impl RestConfig {
 }
 
 impl PluginConfig {
+    /// The commands of this cluster.
+    pub(crate) fn commands(&self) -> Commands {
+        let cluster = self.cluster.as_ref().filter(|cluster| !cluster.is_empty());
+        Commands {
+            product: "Slurm",
+            bin_dir: self.bin_dir.clone(),
+            timeout: self.command_timeout,
+            conf_variable: "SLURM_CONF",
+            conf: self.conf.clone(),
+            first: cluster.map_or_else(Vec::new, |cluster| vec!["-M".to_owned(), cluster.clone()]),
+        }
+    }
+
     /// User of tasks that name none.
     pub(crate) fn default_user(&self) -> Option<&str> {
         self.user.as_deref().filter(|user| !user.is_empty())

@@ -7,14 +7,14 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use driver_sdk::{Finding, RemoteError};
+use hpc::command::last_lines;
+use hpc::files::unique;
+use hpc::rights::{Owner, as_owner};
+use hpc::users::User;
 use rustix::fs::FlockOperation;
 
-use crate::answer::{self, last_lines};
-use crate::place::unique;
-use crate::rights::{Owner, as_owner};
 use crate::site::{Site, on_disk};
-use crate::users::{self, User};
-use crate::{rest, tables};
+use crate::{answer, rest, tables, users};
 
 /// Commands without which no task runs, and what the others are for.
 const COMMANDS: &[(&str, Option<&str>)] = &[
@@ -154,7 +154,7 @@ async fn known_users(site: &Site) -> (Vec<Finding>, Vec<User>) {
         findings.push(Finding::fail("users", found, "run the agent as root, or take `*` out of `users`"));
     }
     for name in names {
-        let looked = users::look_up(&site.commands, name).await;
+        let looked = hpc::users::look_up(&site.commands, name).await;
         let allowed = looked.and_then(|user| users::allowed(&user, config, agent).map(|()| user));
         let what = format!("user {name}");
         match allowed {
@@ -183,7 +183,7 @@ async fn submission(site: &Site) -> Finding {
     }
     let user = match site.config.default_user() {
         None => Ok(None),
-        Some(name) => users::look_up(&site.commands, name).await.map(Some),
+        Some(name) => hpc::users::look_up(&site.commands, name).await.map(Some),
     };
     let said = match &user {
         Ok(user) => site.commands.run_in((user.as_ref(), Path::new("/")), "sbatch", &args, "").await,

@@ -12,13 +12,15 @@ use driver_sdk::{
     Fingerprint, InstanceState, LogChunk, LogStream, LogsQuery, Lookup, MemoryUsage, Observation, Page, PluginInfo,
     RemoteDriver, RemoteError, RemoteHandle, StopTask, TaskExit, TaskUsage, Usage, async_trait,
 };
+use hpc::Answer;
+use hpc::rights::as_owner;
+use hpc::{files, logs};
 use tokio::sync::mpsc;
 
 use crate::config::{PluginConfig, TaskOptions};
-use crate::place::{Answer, Claim};
-use crate::rights::as_owner;
+use crate::place::Claim;
 use crate::site::{HandleV1, Site, is_signal, lock, on_disk};
-use crate::{doctor, exec, files, logs, tables};
+use crate::{doctor, exec, tables};
 
 /// How old a sample of use may be: `sstat` asks a node, and that is not for every second.
 const SAMPLE: Duration = Duration::from_secs(5);
@@ -268,7 +270,7 @@ impl RemoteDriver for Driver {
             InstanceState::Creating | InstanceState::Running => {}
         }
         let place = site.place(&handle.key);
-        on_disk(move || place.under(epoch, || as_owner(&place.dir, || files::renew(&place, &bundle)))).await
+        on_disk(move || place.under(epoch, || as_owner(&place.dir, || files::renew(&place.dir, &bundle)))).await
     }
 
     async fn stats(&self, handle: &RemoteHandle) -> Answer<Option<TaskUsage>> {

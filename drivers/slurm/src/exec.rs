@@ -8,6 +8,10 @@ use std::time::Duration;
 
 use driver_sdk::exec::{ExecInput, ExecIo, ExecOutputSink};
 use driver_sdk::{RemoteError, TaskExit};
+use hpc::Answer;
+use hpc::command::become_user;
+use hpc::files::{read, unique};
+use hpc::rights::as_owner;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::OpenptFlags;
@@ -17,9 +21,7 @@ use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 
-use crate::command::become_user;
-use crate::place::{Answer, Place, read, unique};
-use crate::rights::as_owner;
+use crate::place::Place;
 use crate::site::{Site, on_disk};
 
 /// Until the client says how large its window is.

@@ -11,18 +11,14 @@
 //! tables.rs    what squeue and sacct print, and the states of Slurm: pure
 //! answer.rs    error texts of the commands as one of the three answers: pure
 //! look.rs      run directory and queue → observation: pure
-//! command.rs   runs the commands
 //! rest/        slurmrestd instead of the commands, where it is configured
 //! queue.rs     one squeue for all who ask, at most two a second
 //! accounts.rs  one sacct for all that the controller has forgotten
 //! place.rs     the run directory: claims, epochs, results
-//! rights.rs    work on files with the rights of their owner
 //! users.rs     the user of a job, and whether the operator allows it
-//! files.rs     files of a task, brought and renewed
 //! submit.rs    sbatch: submissions of one kind together are a job array
 //! site.rs      one cluster: creates, looks, acknowledges
 //! site/stop.rs stops, until nothing of the task runs
-//! logs.rs      output by byte offset
 //! exec.rs      commands beside a task
 //! doctor.rs    what tasks will need, looked at before there is one
 //! driver.rs    the driver
@@ -33,20 +29,16 @@
 
 mod accounts;
 mod answer;
-mod command;
 mod config;
 mod doctor;
 mod driver;
 mod exec;
-mod files;
 mod gate;
-mod logs;
 mod look;
 mod place;
 mod plan;
 mod queue;
 mod rest;
-mod rights;
 mod site;
 mod submit;
 mod tables;

@@ -20,27 +20,22 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use driver_sdk::RemoteError;
-use rustix::fs::{FlockOperation, OFlags};
+use hpc::Answer;
+use hpc::files::{self, held, make_writable, open, put, read, remove, unclear, unique};
+use hpc::rights::{Owner, as_owner, owner};
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::plan;
-use crate::rights::{Owner, as_owner, owner};
 use crate::tables::JobId;
 
 /// How long somebody else may hold the lock of a directory: what is done under it takes no time.
 const LOCKED_FOR: Duration = Duration::from_secs(5);
 /// How often the lock is tried.
 const LOCK_AGAIN: Duration = Duration::from_millis(10);
-/// Bytes of a file that is read whole: ours are far shorter, whatever its user makes of it.
-const LONGEST: u64 = 1 << 20;
-
-/// What is done or refused.
-pub(crate) type Answer<T> = Result<T, RemoteError>;
 
 /// What an instance is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,55 +93,6 @@ pub(crate) struct Files {
     pub(crate) acknowledged: bool,
     /// Number of the user to whom the directory was given; `None`: it is the agent's.
     pub(crate) user: Option<u32>,
-}
-
-fn unclear(what: &str, path: &Path) -> impl FnOnce(io::Error) -> RemoteError {
-    let text = format!("could not {what} {}", path.display());
-    move |why| RemoteError::could_not_ask(format!("{text}: {why}"))
-}
-
-/// A name that nobody else uses, on any node.
-pub(crate) fn unique() -> String {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    format!("{host}.{}.{now}.{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-/// Opens a file of a run directory. Its user may have put a link there, or a pipe at which an open waits for ever.
-pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = options.custom_flags(flags.bits().cast_signed()).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::new(ErrorKind::InvalidData, "it is no regular file")),
-    }
-}
-
-/// The text of a file that may be missing. Opened by name, which makes a network file system ask the server.
-pub(crate) fn read(path: &Path) -> Answer<Option<String>> {
-    let mut text = String::new();
-    let read = open(path, OpenOptions::new().read(true)).and_then(|file| file.take(LONGEST).read_to_string(&mut text));
-    match read {
-        Ok(_) => Ok(Some(text)),
-        Err(why) if why.kind() == ErrorKind::NotFound => Ok(None),
-        Err(why) => Err(unclear("read", path)(why)),
-    }
-}
-
-/// Writes a file at once: readers see all of it or what was there.
-pub(crate) fn put(path: &Path, mode: u32, data: &[u8]) -> Answer<()> {
-    let temporary = path.with_extension(format!("tmp.{}", unique()));
-    let write = || {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
-        file.write_all(data)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    };
-    write().map_err(|why| {
-        let _ = fs::remove_file(&temporary);
-        unclear("write", path)(why)
-    })
 }
 
 /// Makes a file with this content unless there is one. Who has it is decided by reading it.
@@ -299,7 +245,7 @@ impl Place {
     /// What the directory of this name holds; `None` where there is no instance.
     pub(crate) fn about_and_files(&self, name: &str) -> Answer<Option<(About, Files)>> {
         match self.about()? {
-            Some(about) if plan::name(&about.key) == name => Ok(Some((about, self.files()?))),
+            Some(about) if files::name(&about.key) == name => Ok(Some((about, self.files()?))),
             Some(about) => Err(RemoteError::could_not_ask(format!(
                 "{} says that it is the directory of the key {:?}",
                 self.dir.display(),
@@ -603,26 +549,7 @@ impl Place {
     /// Whether something that the gate has started still runs, on any node. What has closed all files that it was
     /// given is not seen.
     pub(crate) fn alive(&self) -> Answer<bool> {
-        self.as_owner(|| self.is_locked_alive())
-    }
-
-    fn is_locked_alive(&self) -> Answer<bool> {
-        let path = self.file("alive");
-        let file = match open(&path, OpenOptions::new().read(true).write(true)) {
-            Ok(file) => file,
-            // No gate has been here, or one of an older release.
-            Err(why) if why.kind() == ErrorKind::NotFound => return Ok(false),
-            Err(why) => return Err(unclear("open", &path)(why)),
-        };
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            // Not by a close: a command that is being started may have the file for a moment.
-            Ok(()) => match rustix::fs::flock(&file, FlockOperation::Unlock) {
-                Ok(()) => Ok(false),
-                Err(why) => Err(unclear("unlock", &path)(why.into())),
-            },
-            Err(Errno::WOULDBLOCK) => Ok(true),
-            Err(why) => Err(unclear("lock", &path)(why.into())),
-        }
+        self.as_owner(|| held(&self.file("alive")))
     }
 
     /// How long ago the key was sealed or acknowledged.
@@ -631,39 +558,6 @@ impl Place {
         let at = of("acknowledged").or_else(|_| of("claim")).ok()?;
         at.modified().ok()?.elapsed().ok()
     }
-}
-
-/// Removes a file, or a directory with all that is in it, through no link.
-fn remove(path: &Path) -> io::Result<()> {
-    let removed = match fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => match fs::remove_dir_all(path) {
-            // Tasks leave directories that not even they can write into, such as a module cache of Go.
-            Err(why) if why.kind() == ErrorKind::PermissionDenied => {
-                let _ = make_writable(path);
-                fs::remove_dir_all(path)
-            }
-            removed => removed,
-        },
-        Ok(_) => fs::remove_file(path),
-        Err(why) => Err(why),
-    };
-    match removed {
-        Err(why) if why.kind() == ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
-}
-
-/// Lets the owner of a directory write into it and all below it. What a link leads to is left alone.
-fn make_writable(dir: &Path) -> io::Result<()> {
-    let mode = fs::symlink_metadata(dir)?.permissions().mode();
-    fs::set_permissions(dir, fs::Permissions::from_mode(mode | 0o700))?;
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            make_writable(&entry.path())?;
-        }
-    }
-    Ok(())
 }
 
 /// What gates of older releases have not written is a job in no array.

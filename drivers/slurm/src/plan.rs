@@ -97,18 +97,6 @@ pub(crate) fn shared(task: &TaskConfig, options: &TaskOptions, config: &PluginCo
     all
 }
 
-/// A key as a name of a job and of a directory: other characters than `[a-z0-9-]` become `_` and their hexadecimal
-/// number, so that no two keys share a name.
-pub(crate) fn name(key: &str) -> String {
-    key.bytes().fold(String::new(), |mut name, byte| {
-        match byte {
-            b'a'..=b'z' | b'0'..=b'9' | b'-' => name.push(char::from(byte)),
-            other => name.push_str(&format!("_{other:02x}")),
-        }
-        name
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use driver_sdk::proto::driver::{
@@ -160,14 +148,5 @@ mod tests {
         assert!(refused(&TaskConfig::default(), &TaskOptions { nodes: 0, ..wanted() }).is_err());
         assert!(refused(&TaskConfig::default(), &TaskOptions { qos: Some("a\nb".into()), ..wanted() }).is_err());
         assert!(refused(&TaskConfig::default(), &wanted()).is_ok());
-    }
-
-    #[test]
-    fn no_two_keys_share_a_name() {
-        assert_eq!(name("0a1b-c2"), "0a1b-c2");
-        assert_eq!(name("a/b"), "a_2fb");
-        assert_eq!(name("../x"), "_2e_2e_2fx");
-        assert_ne!(name("a_2fb"), name("a/b"));
-        assert_ne!(name("A"), name("a"));
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use driver_sdk::RemoteError;
+use hpc::command::Commands;
 use tokio::sync::Mutex;
 
-use crate::command::Commands;
 use crate::place::{Files, Member};
 use crate::rest::Rest;
 use crate::tables::{self, Job, JobId, Phase};

@@ -10,21 +10,23 @@ use driver_sdk::{
     DriverConfig as _, DriverState, Ensure, Ensured, Instance, InstanceState, Observation, Page, RemoteError,
     RemoteHandle,
 };
+use hpc::Answer;
+use hpc::command::{Commands, last_lines};
+use hpc::rights::as_owner;
+use hpc::users::User;
+use hpc::{files, script};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
 use crate::accounts::{Accounts, Known, NotAsked};
-use crate::command::Commands;
 use crate::config::{PluginConfig, TaskOptions};
 use crate::look::{self, Step};
-use crate::place::{About, Answer, Base, Claim, Files, Place};
+use crate::place::{About, Base, Claim, Files, Place};
 use crate::queue::{Jobs, Queue};
 use crate::rest::Rest;
-use crate::rights::as_owner;
 use crate::submit::{Submission, Submissions};
 use crate::tables::{self, JobId, Phase};
-use crate::users::{self, User};
-use crate::{answer, files, gate, plan};
+use crate::{answer, gate, plan, users};
 
 mod stop;
 
@@ -104,7 +106,7 @@ pub(crate) struct Site {
 impl Site {
     /// Opens the runtime's directory; blocks.
     pub(crate) fn open(config: &PluginConfig, root: &std::path::Path) -> Answer<Self> {
-        let commands = Commands::new(config);
+        let commands = config.commands();
         let rest = config.rest.as_ref().map(|rest| Rest::new(rest, config).map(Arc::new)).transpose()?;
         let several = config.has_users();
         let base = Base::open(root, several)?;
@@ -131,7 +133,7 @@ impl Site {
     }
 
     pub(crate) fn place(&self, key: &str) -> Place {
-        self.base.place(&plan::name(key))
+        self.base.place(&files::name(key))
     }
 
     pub(crate) fn handle(&self, key: &str, owner: &str) -> HandleV1 {
@@ -198,7 +200,7 @@ impl Site {
             (true, true) => Some(self.queue.now().await),
         };
         let stays = |(handle, unchanged): (&HandleV1, Option<Files>)| match &jobs {
-            Some(Ok(jobs)) => look::stays(&handle.key, &unchanged?, jobs, &plan::name(&handle.key)),
+            Some(Ok(jobs)) => look::stays(&handle.key, &unchanged?, jobs, &files::name(&handle.key)),
             _ => None,
         };
         let staying: Vec<Option<Observation>> = handles.iter().zip(unchanged).map(stays).collect();
@@ -322,7 +324,7 @@ impl Site {
         jobs: Option<&Answer<Arc<Jobs>>>,
         accounts: &Known,
     ) -> Answer<Observation> {
-        let (name, place) = (plan::name(&handle.key), self.place(&handle.key));
+        let (name, place) = (files::name(&handle.key), self.place(&handle.key));
         let queue = match (look::alone(&dated.files), jobs) {
             (Some(step), _) => return Ok(look::observation(&handle.key, &dated.files, None, &name, &step)),
             (None, Some(Ok(jobs))) => jobs.clone(),
@@ -387,7 +389,7 @@ impl Site {
             true => Ok(()),
             false => Err(RemoteError::could_not_ask(format!(
                 "the controller does not answer: {}",
-                answer::last_lines(&format!("{}{}", said.stdout, said.stderr))
+                last_lines(&format!("{}{}", said.stdout, said.stderr))
             ))),
         }
     }
@@ -446,7 +448,7 @@ impl Site {
     /// Whom a job of this task runs as; `None`: the user of the agent.
     async fn user_of(&self, named: &str) -> Answer<Option<User>> {
         let Some(name) = users::wanted(named, &self.config)? else { return Ok(None) };
-        let user = users::look_up(&self.commands, name).await?;
+        let user = hpc::users::look_up(&self.commands, name).await?;
         users::allowed(&user, &self.config, rustix::process::geteuid().as_raw())?;
         Ok(Some(user))
     }
@@ -455,14 +457,14 @@ impl Site {
     pub(crate) async fn user_of_place(&self, place: &Place) -> Answer<Option<User>> {
         let place = place.clone();
         match on_disk(move || place.given_to()).await? {
-            Some(uid) => users::look_up(&self.commands, &uid.to_string()).await.map(Some),
+            Some(uid) => hpc::users::look_up(&self.commands, &uid.to_string()).await.map(Some),
             None => Ok(None),
         }
     }
 
     async fn start(&self, request: Ensure, options: TaskOptions, user: Option<User>) -> Answer<Ensured> {
         let handle = self.handle(&request.key, &request.owner);
-        let (place, name) = (self.place(&request.key), plan::name(&request.key));
+        let (place, name) = (self.place(&request.key), files::name(&request.key));
         let about = About {
             key: request.key.clone(),
             owner: request.owner.clone(),
@@ -543,7 +545,7 @@ impl Site {
             if !on_disk(move || Ok(place.was_sending())).await? {
                 return gone("nothing was submitted");
             }
-            match self.queue.now().await?.live(&plan::name(key), &files) {
+            match self.queue.now().await?.live(&files::name(key), &files) {
                 Some(id) => {
                     let place = self.place(key);
                     on_disk(move || place.sent(id)).await?;
@@ -658,10 +660,10 @@ impl Site {
     /// Takes submissions that cannot start anything any more out of the queue. `files` are those of the run directory.
     async fn cancel(&self, key: &str, files: &Files) {
         // slurmrestd ends jobs by number: those with the key's own name are looked for as well.
-        let own = self.rest.as_ref().map_or_else(String::new, |_| plan::name(key));
+        let own = self.rest.as_ref().map_or_else(String::new, |_| files::name(key));
         if own.is_empty() && !files.only_arrays {
             let user = files.user.unwrap_or_else(|| rustix::process::geteuid().as_raw());
-            self.cancel_with(key, &[format!("--name={}", plan::name(key)), format!("--user={user}")]).await;
+            self.cancel_with(key, &[format!("--name={}", files::name(key)), format!("--user={user}")]).await;
         }
         if own.is_empty() && files.arrays.is_empty() {
             return;
@@ -778,7 +780,7 @@ impl Site {
 /// Jobs that have claimed and that the controller does not know any more.
 fn forgotten(handles: &[HandleV1], read: &[Option<Answer<Option<Dated>>>], jobs: &Jobs) -> Vec<JobId> {
     let job = |(handle, read): (&HandleV1, &Option<Answer<Option<Dated>>>)| match read {
-        Some(Ok(Some(dated))) => match look::together(&dated.files, jobs, &plan::name(&handle.key)) {
+        Some(Ok(Some(dated))) => match look::together(&dated.files, jobs, &files::name(&handle.key)) {
             Step::Absent { id, .. } => Some(id),
             _ => None,
         },
@@ -793,7 +795,7 @@ fn lay_out(place: &Place, request: &Ensure, options: &TaskOptions) -> Answer<()>
 }
 
 fn lay_out_as_owner(place: &Place, request: &Ensure, options: &TaskOptions) -> Answer<()> {
-    files::lay_out(place, &request.bundle)?;
+    files::lay_out(&place.dir, &request.bundle)?;
     let (task, alloc) = (place.dir.join("task"), place.dir.join("alloc"));
     let work_dir = match options.work_dir.as_deref().filter(|d| !d.is_empty()) {
         None => task.clone(),
@@ -811,9 +813,9 @@ fn lay_out_as_owner(place: &Place, request: &Ensure, options: &TaskOptions) -> A
         env.insert(format!("NOMAD_{name}_DIR"), dir.display().to_string());
     }
     // What stands in it is searched for programs; the cluster's own comes without one.
-    let put = |name: &str, mode: u32, text: String| crate::place::put(&place.dir.join(name), mode, text.as_bytes());
-    put("env", 0o600, gate::environment(&env))?;
+    let put = |name: &str, mode: u32, text: String| files::put(&place.dir.join(name), mode, text.as_bytes());
+    put("env", 0o600, script::environment(&env))?;
     put("task.sh", 0o700, gate::task(&place.dir, &work_dir, options))?;
-    put("beside.sh", 0o700, gate::beside(&place.dir, &work_dir))?;
+    put("beside.sh", 0o700, script::beside(&place.dir, &work_dir))?;
     put("gate.sh", 0o700, gate::gate(&place.dir))
 }

@@ -14,15 +14,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use driver_sdk::RemoteError;
+use hpc::Answer;
+use hpc::command::Commands;
+use hpc::files::unique;
+use hpc::users::User;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::answer::Refusal;
-use crate::command::Commands;
-use crate::place::{Answer, Member, Place, unique};
+use crate::place::{Member, Place};
 use crate::rest::{Rest, Unsent};
 use crate::site::{lock, on_disk};
 use crate::tables::JobId;
-use crate::users::User;
 use crate::{answer, gate, plan};
 
 /// Calls of `sbatch` at a time: the controller takes them one after the other.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
+use hpc::command::last_lines;
 use http::{HeaderValue, Method, Request, Uri, header};
 use http_body_util::Full;
 use serde_json::Value;
@@ -11,7 +12,6 @@ use tls::{Dialer, Protocol, Roots};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::tables;
-use crate::answer::last_lines;
 
 /// Longest answer that is read, in bytes: a job takes 3 to 6 KB, and all jobs of the cluster come at once.
 const MAX_ANSWER: usize = 1 << 30;

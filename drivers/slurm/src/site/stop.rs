@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use driver_sdk::{InstanceState, Observation, RemoteError, StopTask};
+use hpc::Answer;
 
 use super::{HandleV1, STOP_LOOK, Site, on_disk};
-use crate::place::{Answer, Claim, Files};
+use crate::place::{Claim, Files};
 use crate::tables::{JobId, Phase};
-use crate::{answer, look, plan};
+use crate::{answer, look};
 
 /// How long after SIGKILL an end may take before a stop is given up and asked for again.
 const STOP_SLACK: Duration = Duration::from_secs(60);
@@ -45,7 +46,7 @@ impl Site {
                 // Children that it has left end with the job.
                 && self.left(&handle.key, &files, id).await?
             {
-                return Ok(look::observation(&handle.key, &files, None, &plan::name(&handle.key), &step));
+                return Ok(look::observation(&handle.key, &files, None, &hpc::files::name(&handle.key), &step));
             }
             if !told {
                 match self.send(id, name).await {
@@ -91,7 +92,7 @@ impl Site {
     /// Whether a job has ended with all its processes.
     async fn left(&self, key: &str, files: &Files, id: JobId) -> Answer<bool> {
         let jobs = self.queue.now().await?;
-        if jobs.job(&plan::name(key), files, id).is_some_and(|job| job.phase() == Phase::Running) {
+        if jobs.job(&hpc::files::name(key), files, id).is_some_and(|job| job.phase() == Phase::Running) {
             return Ok(false);
         }
         let place = self.place(key);

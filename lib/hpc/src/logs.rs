@@ -1,4 +1,4 @@
-//! Output by byte offset. A run directory has one file for each stream, which Slurm's nodes append to.
+//! Output by byte offset. A run directory has one file for each stream, which the compute nodes append to.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -8,7 +8,8 @@ use std::time::Duration;
 use driver_sdk::{LogChunk, RemoteError};
 use tokio::sync::mpsc;
 
-use crate::place::{Answer, open};
+use crate::Answer;
+use crate::files::open;
 use crate::rights::as_owner;
 
 const CHUNK: usize = 64 << 10;
@@ -39,8 +40,12 @@ fn part_of(path: &Path, offset: u64) -> Answer<(Vec<u8>, u64)> {
         .map_err(|why: std::io::Error| RemoteError::could_not_ask(format!("could not read {}: {why}", path.display())))
 }
 
-/// Sends a file from an offset, and with `follow` whatever comes.
-pub(crate) async fn send(
+/// Sends a file from an offset, and with `follow` whatever comes, until the sink is closed. With `from_end` the offset
+/// counts from the end. `name` is the file's name for the receiver.
+///
+/// # Errors
+/// [`RemoteError::CouldNotAsk`]: the file cannot be read.
+pub async fn send(
     path: &Path,
     name: &str,
     from: u64,

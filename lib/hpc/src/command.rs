@@ -1,26 +1,27 @@
-//! Runs the commands of Slurm.
+//! Runs the commands of a batch system.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use driver_sdk::RemoteError;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 
-use crate::answer::last_lines;
-use crate::config::PluginConfig;
 use crate::users::User;
 
 /// What a command has said.
 #[derive(Debug, Clone)]
-pub(crate) struct Said {
+pub struct Said {
     /// It ended with code 0.
-    pub(crate) success: bool,
+    pub success: bool,
     /// The code it ended with; `None` when a signal ended it.
-    pub(crate) code: Option<i32>,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
+    pub code: Option<i32>,
+    /// Its output, as UTF-8 as far as it is.
+    pub stdout: String,
+    /// What it complained about.
+    pub stderr: String,
 }
 
 impl Said {
@@ -28,7 +29,7 @@ impl Said {
     ///
     /// # Errors
     /// [`RemoteError::CouldNotAsk`] with what the command complained about.
-    pub(crate) fn output(self, command: &str) -> Result<String, RemoteError> {
+    pub fn output(self, command: &str) -> Result<String, RemoteError> {
         match self.success {
             true => Ok(self.stdout),
             false => Err(RemoteError::could_not_ask(format!("{command}: {}", last_lines(&self.stderr)))),
@@ -36,35 +37,41 @@ impl Said {
     }
 }
 
-/// Variables that commands get from the agent: where programs, libraries and the configuration are, and who runs them.
-const PASSED_ON: [&str; 7] = ["PATH", "LD_LIBRARY_PATH", "SLURM_CONF", "HOME", "USER", "LOGNAME", "TERM"];
+/// Variables that commands get from the agent: where programs and libraries are, and who runs them.
+const PASSED_ON: [&str; 6] = ["PATH", "LD_LIBRARY_PATH", "HOME", "USER", "LOGNAME", "TERM"];
 
 /// How the commands are found and what they are told.
 #[derive(Debug, Clone)]
-pub(crate) struct Commands {
-    config: PluginConfig,
+pub struct Commands {
+    /// The batch system, for people.
+    pub product: &'static str,
+    /// Where they are; without it they are looked for along `PATH`.
+    pub bin_dir: Option<PathBuf>,
+    /// How long a command may take.
+    pub timeout: Duration,
+    /// The batch system's own variable that names its configuration file, which the agent may have …
+    pub conf_variable: &'static str,
+    /// … unless it is this one.
+    pub conf: Option<PathBuf>,
+    /// Arguments before the others.
+    pub first: Vec<String>,
 }
 
 impl Commands {
-    pub(crate) fn new(config: &PluginConfig) -> Self {
-        Self { config: config.clone() }
-    }
-
-    /// A command with the cluster's option, before its own.
-    pub(crate) fn command(&self, name: &str) -> Command {
-        let program = self.config.bin_dir.as_ref().map_or_else(|| PathBuf::from(name), |dir| dir.join(name));
+    /// A command with what it is always told, before its own arguments.
+    pub fn command(&self, name: &str) -> Command {
+        let program = self.bin_dir.as_ref().map_or_else(|| PathBuf::from(name), |dir| dir.join(name));
         let mut command = Command::new(program);
-        // What the agent knows concerns neither Slurm nor the users as whom some commands run, and defaults of the
-        // person who started it would change what the commands do.
+        // What the agent knows concerns neither the batch system nor the users as whom some commands run, and defaults
+        // of the person who started it would change what the commands do.
         command.env_clear();
-        command.envs(PASSED_ON.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        let passed_on = PASSED_ON.iter().chain([&self.conf_variable]);
+        command.envs(passed_on.filter_map(|name| Some((name, std::env::var_os(name)?))));
         command.env("LC_ALL", "C").stdin(Stdio::null());
-        if let Some(conf) = &self.config.conf {
-            command.env("SLURM_CONF", conf);
+        if let Some(conf) = &self.conf {
+            command.env(self.conf_variable, conf);
         }
-        if let Some(cluster) = self.config.cluster.as_ref().filter(|c| !c.is_empty()) {
-            command.arg("-M").arg(cluster);
-        }
+        command.args(&self.first);
         command
     }
 
@@ -74,20 +81,25 @@ impl Commands {
     /// [`RemoteError::CouldNotAsk`]: it cannot be started, or took too long. What it was asked may still happen.
     ///
     /// A drop ends the command.
-    pub(crate) async fn run(&self, name: &str, args: &[String]) -> Result<Said, RemoteError> {
+    pub async fn run(&self, name: &str, args: &[String]) -> Result<Said, RemoteError> {
         self.run_in((None, Path::new("/")), name, args, "").await
     }
 
-    /// The same for a command that is none of Slurm's.
-    pub(crate) async fn plain(&self, name: &str, args: &[String]) -> Result<Said, RemoteError> {
+    /// The same for a command that is not the batch system's.
+    ///
+    /// # Errors
+    /// Those of [`Commands::run`].
+    pub async fn plain(&self, name: &str, args: &[String]) -> Result<Said, RemoteError> {
         let mut command = Command::new(name);
         command.current_dir("/").env("LC_ALL", "C").stdin(Stdio::null()).args(args);
         self.to_its_end(command, name, "").await
     }
 
-    /// The same as a user and in a directory, which Slurm tells the job as SLURM_SUBMIT_DIR. `input` is what the
-    /// command reads.
-    pub(crate) async fn run_in(
+    /// The same as a user and in a directory. `input` is what the command reads.
+    ///
+    /// # Errors
+    /// Those of [`Commands::run`].
+    pub async fn run_in(
         &self,
         (user, dir): (Option<&User>, &Path),
         name: &str,
@@ -107,7 +119,7 @@ impl Commands {
         if !input.is_empty() {
             command.stdin(Stdio::piped());
         }
-        let limit = self.config.command_timeout;
+        let limit = self.timeout;
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let run = async {
             let mut child = command.spawn()?;
@@ -129,11 +141,12 @@ impl Commands {
             Ok(Ok(status)) => status,
             Ok(Err(why)) => {
                 return Err(RemoteError::could_not_ask(format!(
-                    "{name} cannot be run: {why}; install Slurm's commands on this node, or set `bin_dir`"
+                    "{name} cannot be run: {why}; install the commands of {} on this node, or set `bin_dir`",
+                    self.product
                 )));
             }
             Err(_) => {
-                // `sbatch` waits so for room at a full cluster.
+                // A submission waits so for room at a full cluster.
                 let said = if stderr.is_empty() { String::new() } else { format!(": {}", last_lines(&stderr)) };
                 return Err(RemoteError::could_not_ask(format!(
                     "{name} gave no answer within {} s (`command_timeout`){said}",
@@ -146,8 +159,16 @@ impl Commands {
     }
 }
 
-/// Lets a command run as this user, with no group but its first. The controller looks its other groups up itself.
-pub(crate) fn become_user(command: &mut Command, user: &User) {
+/// The end of what a command has written, on one line and without stars round it.
+pub fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(|line| line.trim_matches(['*', ' ', '\t'])).collect();
+    let lines: Vec<&str> = lines.into_iter().filter(|line| !line.is_empty()).collect();
+    let told: String = lines[lines.len().saturating_sub(3)..].join("; ").chars().take(400).collect();
+    if told.is_empty() { "it gave no reason".to_owned() } else { told }
+}
+
+/// Lets a command run as this user, with no group but its first. The batch system looks its other groups up itself.
+pub fn become_user(command: &mut Command, user: &User) {
     command.uid(user.owner.uid).gid(user.owner.gid);
     command.env("USER", &user.name).env("LOGNAME", &user.name).env("HOME", &user.home);
 }
@@ -157,5 +178,17 @@ async fn all_of(pipe: Option<impl AsyncRead + Unpin>, into: &mut Vec<u8>) -> io:
     match pipe {
         Some(mut pipe) => pipe.read_to_end(into).await.map(drop),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_what_is_told() {
+        assert_eq!(last_lines("\n a \n\nb\n"), "a; b");
+        assert_eq!(last_lines("x is DOWN\n*****\n** RESTORE IT **\n*****\n"), "x is DOWN; RESTORE IT");
+        assert_eq!(last_lines(""), "it gave no reason");
     }
 }

@@ -10,17 +10,22 @@ use driver_sdk::RemoteError;
 use rustix::process::{Gid, Uid, geteuid, getgroups};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use crate::place::Answer;
+use crate::Answer;
 
 /// Numbers of a user and of its first group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Owner {
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
+pub struct Owner {
+    /// Number of the user.
+    pub uid: u32,
+    /// Number of its first group.
+    pub gid: u32,
 }
 
-/// Whom a directory belongs to; `None` where there is none.
-pub(crate) fn owner(dir: &Path) -> io::Result<Option<Owner>> {
+/// The owner of a directory; `None` where there is no such directory.
+///
+/// # Errors
+/// Those of the system.
+pub fn owner(dir: &Path) -> io::Result<Option<Owner>> {
     match fs::symlink_metadata(dir) {
         Ok(found) => Ok(Some(Owner { uid: found.uid(), gid: found.gid() })),
         Err(why) if why.kind() == ErrorKind::NotFound => Ok(None),
@@ -33,7 +38,7 @@ pub(crate) fn owner(dir: &Path) -> io::Result<Option<Owner>> {
 ///
 /// # Errors
 /// Those of the work, and [`RemoteError::CouldNotAsk`] when the owner is not known or the rights cannot be taken.
-pub(crate) fn as_owner<T>(dir: &Path, work: impl FnOnce() -> Answer<T>) -> Answer<T> {
+pub fn as_owner<T>(dir: &Path, work: impl FnOnce() -> Answer<T>) -> Answer<T> {
     if !geteuid().is_root() {
         return work();
     }
