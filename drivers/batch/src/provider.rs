@@ -24,7 +24,7 @@ const LIVE: [JobStatus; 5] =
     [JobStatus::Submitted, JobStatus::Pending, JobStatus::Runnable, JobStatus::Starting, JobStatus::Running];
 
 /// The answer of DescribeJobQueues for the queue.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Queue(pub(crate) JobQueueDetail);
 
 impl Queue {

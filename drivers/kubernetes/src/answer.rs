@@ -44,7 +44,7 @@ impl From<Trouble> for RemoteError {
 }
 
 /// The innermost reason of an error: outer ones say only "service error".
-fn reason(error: &dyn std::error::Error) -> String {
+pub(crate) fn reason(error: &dyn std::error::Error) -> String {
     let mut parts = vec![error.to_string()];
     let mut next = error.source();
     while let Some(inner) = next {

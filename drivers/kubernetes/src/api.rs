@@ -1,6 +1,7 @@
 //! The calls of the API, each with its time limit and its meaning.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, Request, StatusCode};
@@ -13,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::access::Access;
 use crate::answer::{self, Trouble, trouble};
 use crate::seen::{self, Page, Seen};
 use crate::usage::PodMetrics;
@@ -21,6 +23,9 @@ use crate::usage::PodMetrics;
 pub(crate) const PAGE: usize = 500;
 /// How long the server keeps a watch open.
 const WATCH_SECONDS: u64 = 290;
+/// How long a watch or a log may be silent: bookmarks of a watch come every minute, and a log that says nothing is
+/// asked for again. A proxy does not always tell that its other side has gone.
+pub(crate) const SILENCE: Duration = Duration::from_secs(90);
 /// Least time before a throttled request is repeated, and the time when the server names none.
 const THROTTLED: Duration = Duration::from_secs(1);
 /// The metrics API. An extension of the cluster serves it, most often metrics-server.
@@ -29,9 +34,10 @@ const METRICS: &str = "/apis/metrics.k8s.io/v1beta1";
 /// One namespace of one cluster.
 #[derive(Clone)]
 pub(crate) struct Api {
-    pub(crate) client: Client,
+    access: Arc<Access>,
     pub(crate) namespace: String,
-    limit: Duration,
+    /// Time limit of a request.
+    pub(crate) limit: Duration,
 }
 
 /// A part of a listing.
@@ -72,16 +78,20 @@ fn refusal(code: StatusCode, text: &str) -> Status {
 }
 
 impl Api {
-    pub(crate) fn new(client: Client, namespace: String, limit: Duration) -> Self {
-        Self { client, namespace, limit }
+    pub(crate) fn new(access: Access, namespace: String, limit: Duration) -> Self {
+        Self { access: Arc::new(access), namespace, limit }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.access.client().1
     }
 
     fn path(&self, kind: &str, rest: &str) -> String {
         format!("/api/v1/namespaces/{}/{kind}{rest}", self.namespace)
     }
 
-    /// One request with its time limit, repeated within it while the server asks to wait. `name`: whose absence a 404
-    /// may tell.
+    /// One request with its time limit, repeated within it while the server asks to wait, and once with credentials
+    /// that were read again. `name`: whose absence a 404 may tell.
     async fn ask<T: DeserializeOwned>(
         &self,
         method: &str,
@@ -96,9 +106,11 @@ impl Api {
         }
         let request = request.body(body).map_err(Trouble::could_not_ask)?;
         let until = Instant::now() + self.limit;
+        let mut access = self.access.client();
+        let mut renewed = false;
         loop {
             // Read here: the client would write an answer that it cannot read into the log, and a secret is an answer.
-            let asked = tokio::time::timeout_at(until, self.text(request.clone()));
+            let asked = tokio::time::timeout_at(until, Self::text(&access.1, request.clone()));
             let (code, wait, text) = asked.await.map_err(|_| {
                 let limit = self.limit.as_secs().max(1);
                 Trouble::could_not_ask(format!("the API server has not answered within {limit} s"))
@@ -107,7 +119,19 @@ impl Api {
                 let why = |why| Trouble::could_not_ask(format!("the answer of the API server cannot be read: {why}"));
                 return serde_json::from_str(&text).map_err(why);
             }
-            let refused = refusal(code, &text);
+            let mut refused = refusal(code, &text);
+            // Whose credentials are refused has done nothing, so even a create may be repeated.
+            if code == StatusCode::UNAUTHORIZED && !renewed {
+                renewed = true;
+                let read = tokio::time::timeout_at(until, self.access.renew(access.0)).await;
+                match read.unwrap_or_else(|_| Err("there was no time to read them again".into())) {
+                    Ok(next) => {
+                        access = next;
+                        continue;
+                    }
+                    Err(why) => refused.message = format!("{}; {why}", refused.message),
+                }
+            }
             let Some(wait) = wait else { return Err(answer::status(&refused, name)) };
             if Instant::now() + wait >= until {
                 return Err(Trouble::could_not_ask(format!(
@@ -122,8 +146,11 @@ impl Api {
     }
 
     /// Code of an answer, the time that it asks to wait, and its text.
-    async fn text(&self, request: Request<Vec<u8>>) -> Result<(StatusCode, Option<Duration>, String), Trouble> {
-        let answer = self.client.send(request.map(Body::from)).await.map_err(|why| trouble(&why, None))?;
+    async fn text(
+        client: &Client,
+        request: Request<Vec<u8>>,
+    ) -> Result<(StatusCode, Option<Duration>, String), Trouble> {
+        let answer = client.send(request.map(Body::from)).await.map_err(|why| trouble(&why, None))?;
         let (code, wait) = (answer.status(), wait_of(answer.status(), answer.headers()));
         let body = answer.into_body().collect_bytes().await.map_err(|why| trouble(&why, None))?;
         let text = String::from_utf8(body.into()).map_err(Trouble::could_not_ask)?;
@@ -165,7 +192,7 @@ impl Api {
     pub(crate) async fn version(&self) -> Result<(String, Option<Timestamp>), Trouble> {
         let request = Request::get("/version").body(Body::empty()).map_err(Trouble::could_not_ask)?;
         let asked = async {
-            let answer = self.client.send(request).await.map_err(|why| trouble(&why, None))?;
+            let answer = self.client().send(request).await.map_err(|why| trouble(&why, None))?;
             let date = answer.headers().get("date").and_then(|date| date.to_str().ok());
             let date = date.and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
             let body = answer.into_body().collect_bytes().await.map_err(Trouble::could_not_ask)?;
@@ -302,7 +329,7 @@ impl Api {
         let request = Request::get(path).body(Vec::new()).map_err(Trouble::could_not_ask)?;
         let open = async {
             loop {
-                match self.client.request_events::<Seen>(request.clone()).await {
+                match self.client().request_events::<Seen>(request.clone()).await {
                     // A watch that begins anew begins with a listing, which costs a busy server much more.
                     Err(kube::Error::Api(refused)) if refused.code == 429 => tokio::time::sleep(THROTTLED).await,
                     opened => return opened,
@@ -371,8 +398,8 @@ impl Api {
         }
     }
 
-    /// The log of the container from a time on, each line after its time. Without a limit of its own: a reader that
-    /// follows waits for as long as the container runs.
+    /// The log of the container from a time on, each line after its time. Only opening it is limited: a reader that
+    /// follows waits for as long as the container runs, at most [`SILENCE`] at a time.
     pub(crate) async fn log(
         &self,
         name: &str,
@@ -388,7 +415,7 @@ impl Api {
         }
         let path = self.path("pods", &format!("/{}/log?{}", escape(name), query(&pairs)));
         let request = Request::get(path).body(Vec::new()).map_err(Trouble::could_not_ask)?;
-        let opened = tokio::time::timeout(self.limit, self.client.request_stream(request)).await;
+        let opened = tokio::time::timeout(self.limit, self.client().request_stream(request)).await;
         opened
             .map_err(|_| Trouble::could_not_ask("the API server has not answered with the log in time"))?
             .map_err(|why| trouble(&why, Some(name)))

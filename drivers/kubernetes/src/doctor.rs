@@ -4,6 +4,7 @@ use driver_sdk::Finding;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::access::Access;
 use crate::answer::Trouble;
 use crate::api::Api;
 use crate::cluster;
@@ -30,7 +31,7 @@ pub(crate) async fn examine(config: &PluginConfig) -> Vec<Finding> {
     };
     let mut findings =
         vec![Finding::pass("kubeconfig", format!("{}, namespace {}", reached.server, reached.namespace))];
-    let api = Api::new(reached.client, reached.namespace, config.request_timeout);
+    let api = Api::new(Access::fixed(reached.client), reached.namespace, config.request_timeout);
     match api.version().await {
         Ok((version, clock)) => {
             findings.push(Finding::pass("API server", version));

@@ -15,6 +15,7 @@ use driver_sdk::{
 };
 use tokio::sync::mpsc;
 
+use crate::access::Access;
 use crate::api::Api;
 use crate::config::PluginConfig;
 use crate::exec;
@@ -92,25 +93,12 @@ impl Driver {
 /// hosts try again for as long as this fails.
 async fn open(config: &PluginConfig) -> Answer<Site> {
     let reached = cluster::reach(config).await?;
-    let api = Api::new(reached.client, reached.namespace, config.request_timeout);
-    let asked = api.namespace_uid("kube-system").await.map_err(RemoteError::from);
-    let (cluster, verified) = match (asked, config.cluster.clone().filter(|c| !c.is_empty())) {
-        (Ok(found), Some(given)) if found != given => {
-            return Err(RemoteError::wrong_request(format!(
-                "{} leads to the cluster {found}, the plugin's configuration names {given}",
-                reached.server
-            )));
-        }
-        (Ok(found), _) => (found, true),
-        (Err(_), Some(given)) => (given, false),
-        (Err(why), None) => {
-            return Err(RemoteError::could_not_ask(format!(
-                "the identity of the cluster at {} could not be read (the UID of the namespace kube-system): {why}; \
-                    let the account read it, or give it as `cluster` in the plugin's configuration",
-                reached.server
-            )));
-        }
-    };
+    let (client, limit) = (reached.client, config.request_timeout);
+    let api = Api::new(Access::fixed(client.clone()), reached.namespace, limit);
+    let (cluster, verified) = cluster::identify(&api, config, &reached.server).await?;
+    let provider = cluster::provider(&cluster, &api.namespace);
+    let access = Access::renewed(client, config.clone(), provider, reached.server);
+    let api = Api::new(access, api.namespace, limit);
     Ok(Site::new(api, config.clone(), cluster, verified))
 }
 

@@ -1,5 +1,7 @@
 //! Commands in the container, over the websocket of the API.
 
+use std::time::Duration;
+
 use driver_sdk::exec::{ExecInput, ExecIo};
 use driver_sdk::{RemoteError, TaskExit};
 use futures::SinkExt as _;
@@ -8,16 +10,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::api::{AttachParams, AttachedProcess, TerminalSize};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::answer::{Trouble, trouble};
+use crate::answer::{Trouble, reason, trouble};
 use crate::api::Api;
 use crate::marks::CONTAINER;
 use crate::site::Answer;
 
+/// How long what a session has brought is taken on after it was cut.
+const REST: Duration = Duration::from_secs(1);
+
 /// How a command ended, as the last frame of its session says.
-pub(crate) fn exit(status: Option<Status>) -> Answer<TaskExit> {
-    let Some(status) = status else {
-        return Err(RemoteError::could_not_ask("the session ended without saying how the command ended"));
-    };
+fn exit(status: Status) -> Answer<TaskExit> {
     if status.status.as_deref() == Some("Success") {
         return Ok(TaskExit::default());
     }
@@ -34,8 +36,40 @@ pub(crate) fn exit(status: Option<Status>) -> Answer<TaskExit> {
     }
 }
 
+/// How the command of a session ended, or why its session ended before it. `status`: the last frame, if one came.
+async fn end(process: AttachedProcess, status: Option<Status>) -> Answer<TaskExit> {
+    if let Some(status) = status {
+        return exit(status);
+    }
+    // Without a last frame the client has ended the session, and knows why.
+    let why = match process.join().await {
+        Ok(()) => "the API server has closed it".to_owned(),
+        Err(why) => reason(&why),
+    };
+    Err(RemoteError::could_not_ask(format!(
+        "the session was cut before it was said how the command ended ({why}); the command may run on: look for it in \
+            the container before you run it again"
+    )))
+}
+
+/// The last frame of a session; `None` when it was cut. `pumps` take what it brings, and end after the last frame.
+async fn last_frame(status: impl Future<Output = Option<Status>>, pumps: impl Future<Output = ()>) -> Option<Status> {
+    let (mut status, mut pumps) = (std::pin::pin!(status), std::pin::pin!(pumps));
+    let status = tokio::select! {
+        status = &mut status => status,
+        () = &mut pumps => return status.await,
+    };
+    match status {
+        Some(_) => pumps.await,
+        // The client leaves the streams of a session that was cut open, so there is only what came before.
+        None => drop(tokio::time::timeout(REST, pumps).await),
+    }
+    status
+}
+
+/// Opens the session of a command within the time limit of a request.
 async fn attach(api: &Api, pod: &str, command: Vec<String>, stdin: bool, tty: bool) -> Answer<AttachedProcess> {
-    let pods: kube::Api<Pod> = kube::Api::namespaced(api.client.clone(), &api.namespace);
+    let pods: kube::Api<Pod> = kube::Api::namespaced(api.client(), &api.namespace);
     // With a terminal both streams are one.
     let params = AttachParams::default()
         .container(CONTAINER)
@@ -46,7 +80,13 @@ async fn attach(api: &Api, pod: &str, command: Vec<String>, stdin: bool, tty: bo
         .max_stdin_buf_size(16 << 10)
         .max_stdout_buf_size(16 << 10)
         .max_stderr_buf_size(16 << 10);
-    pods.exec(pod, command, &params).await.map_err(|why| trouble(&why, Some(pod)).into())
+    let opened = tokio::time::timeout(api.limit, pods.exec(pod, command, &params)).await.map_err(|_| {
+        RemoteError::could_not_ask(format!(
+            "the API server has not opened the session of the command within {} s; the command may run all the same",
+            api.limit.as_secs().max(1)
+        ))
+    })?;
+    opened.map_err(|why| trouble(&why, Some(pod)).into())
 }
 
 async fn pump<F: Future<Output = bool>>(from: Option<impl AsyncRead + Unpin>, to: impl Fn(Vec<u8>) -> F) {
@@ -59,7 +99,12 @@ async fn pump<F: Future<Output = bool>>(from: Option<impl AsyncRead + Unpin>, to
     }
 }
 
-/// Runs a command with input and output.
+/// Runs a command with input and output. It may take as long as it likes: the client pings its session every minute,
+/// and a server that answers nothing any more ends it.
+///
+/// # Errors
+/// [`RemoteError::WrongRequest`]: the container has no such command; [`RemoteError::CouldNotAsk`]: the session was not
+/// opened in time or was cut, and the command may run.
 pub(crate) async fn run(api: &Api, pod: &str, command: Vec<String>, tty: bool, io: ExecIo) -> Answer<TaskExit> {
     let mut process = attach(api, pod, command, true, tty).await?;
     let ExecIo { mut input, output } = io;
@@ -98,17 +143,31 @@ pub(crate) async fn run(api: &Api, pod: &str, command: Vec<String>, tty: bool, i
         };
         let out = pump(stdout, async |data| output.stdout(data).await.is_ok());
         let err = pump(stderr, async |data| output.stderr(data).await.is_ok());
-        let (status, (), ()) = tokio::join!(status, out, err);
-        status
+        last_frame(status, async { ((), ()) = tokio::join!(out, err) }).await
     };
     tokio::select! {
-        status = ended => exit(status),
+        status = ended => end(process, status).await,
         () = typing => Err(RemoteError::could_not_ask("the client has gone")),
     }
 }
 
-/// Sends a signal to the first process of the container. The API has no call for it, so the image needs `kill`.
+/// Sends a signal to the first process of the container, within the time limit of a request. The API has no call for
+/// it, so the image needs `kill`.
+///
+/// # Errors
+/// [`RemoteError::WrongRequest`]: the image has no `kill`, or it does not know the signal;
+/// [`RemoteError::CouldNotAsk`]: the signal may have been sent or not.
 pub(crate) async fn signal(api: &Api, pod: &str, name: &str) -> Answer<()> {
+    let sent = tokio::time::timeout(api.limit, kill(api, pod, name)).await;
+    sent.unwrap_or_else(|_| {
+        Err(RemoteError::could_not_ask(format!(
+            "`kill -{name} 1` has not ended in the container within {} s, so the signal may have been sent or not",
+            api.limit.as_secs().max(1)
+        )))
+    })
+}
+
+async fn kill(api: &Api, pod: &str, name: &str) -> Answer<()> {
     let command = vec!["kill".to_owned(), format!("-{name}"), "1".to_owned()];
     let mut process = attach(api, pod, command, false, false).await?;
     let (out, err) = (process.stdout(), process.stderr());
@@ -124,8 +183,9 @@ pub(crate) async fn signal(api: &Api, pod: &str, name: &str) -> Answer<()> {
             None => None,
         }
     };
-    let (status, (), ()) = tokio::join!(status, pump(out, keep), pump(err, keep));
-    match exit(status) {
+    let pumps = async { ((), ()) = tokio::join!(pump(out, keep), pump(err, keep)) };
+    let status = last_frame(status, pumps).await;
+    match end(process, status).await {
         Ok(exit) if exit.successful() => Ok(()),
         Ok(exit) => Err(RemoteError::wrong_request(format!(
             "`kill -{name} 1` ended with code {} in the container: {}",
@@ -152,7 +212,7 @@ mod tests {
     use super::*;
 
     fn of(status: serde_json::Value) -> Answer<TaskExit> {
-        exit(Some(serde_json::from_value(status).expect("a status")))
+        exit(serde_json::from_value(status).expect("a status"))
     }
 
     #[test]
@@ -164,6 +224,5 @@ mod tests {
         let none = json!({"status": "Failure", "reason": "InternalError",
             "message": "exec: \"x\": executable file not found in $PATH"});
         assert!(matches!(of(none), Err(RemoteError::WrongRequest(_))));
-        assert!(matches!(exit(None), Err(RemoteError::CouldNotAsk(_))));
     }
 }

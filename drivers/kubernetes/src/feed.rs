@@ -16,6 +16,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use crate::answer::Trouble;
+use crate::api::SILENCE;
 use crate::marks::Marks;
 use crate::site::{HandleV1, Site, lock, selector};
 
@@ -253,7 +254,14 @@ impl Feed {
         loop {
             let events = site.api.watch_pods(&selector(&self.owner), &version).await?;
             let mut events = std::pin::pin!(events);
-            while let Some(event) = events.next().await {
+            loop {
+                let event = tokio::time::timeout(SILENCE, events.next()).await.map_err(|_| {
+                    let seconds = SILENCE.as_secs();
+                    Trouble::could_not_ask(format!(
+                        "the watch has told of nothing for {seconds} s, not even that it lives"
+                    ))
+                })?;
+                let Some(event) = event else { break };
                 *lock(heard) = Instant::now();
                 let (pod, is_there) = match event? {
                     WatchEvent::Added(pod) => {

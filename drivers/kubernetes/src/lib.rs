@@ -11,6 +11,7 @@
 //! look.rs                 what a pod says about its instance: pure
 //! answer.rs               errors of the API as one of the three answers: pure
 //! cluster.rs              which cluster: connection and identity
+//! access.rs               the client, anew when its credentials are refused
 //! api.rs                  the calls
 //! site.rs                 one namespace: creates, finds, stops, seals, acknowledges
 //! sweep.rs                lets names of acknowledged instances go after their time
@@ -25,6 +26,7 @@
 //! Must never know: the server, the node agent, jobs. Begin reading at [`Driver`], then at `look.rs` for what counts as
 //! an end.
 
+mod access;
 mod answer;
 mod api;
 mod cluster;

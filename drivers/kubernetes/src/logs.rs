@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use crate::answer::Trouble;
+use crate::api::SILENCE;
 use crate::exec::not_begun;
 use crate::marks::{self, Marks};
 use crate::site::{Answer, HandleV1, Site};
@@ -240,10 +241,26 @@ impl Reading<'_> {
     }
 }
 
-/// The next line, and whether more came with it.
+/// The next line, and whether more came with it; `None` at the end. Not cancel safe: the part of a line that was read
+/// is lost.
+///
+/// # Errors
+/// The connection ended early, or nothing came for [`SILENCE`].
 async fn next_line(log: &mut (impl AsyncBufRead + Unpin)) -> std::io::Result<Option<(Vec<u8>, bool)>> {
     let mut line = Vec::new();
-    if log.read_until(b'\n', &mut line).await? == 0 {
+    // The time is that of a part: a long line may take longer.
+    while !line.ends_with(b"\n") {
+        let part = tokio::time::timeout(SILENCE, log.fill_buf()).await.map_err(|_| {
+            std::io::Error::new(std::io::ErrorKind::TimedOut, format!("nothing came for {} s", SILENCE.as_secs()))
+        })??;
+        if part.is_empty() {
+            break;
+        }
+        let length = part.iter().position(|byte| *byte == b'\n').map_or(part.len(), |at| at + 1);
+        line.extend_from_slice(&part[..length]);
+        log.consume_unpin(length);
+    }
+    if line.is_empty() {
         return Ok(None);
     }
     let more = matches!(tokio::time::timeout(SETTLE, log.fill_buf()).await, Ok(Ok(rest)) if !rest.is_empty());

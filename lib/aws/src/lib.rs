@@ -16,7 +16,6 @@
 //! twice.rs                                which keys have several live instances
 //! poll.rs                                 the watch loop
 //! logs.rs                                 CloudWatch Logs by byte offset
-//! turns.rs                                one start of a key at a time
 //! doctor.rs                               checks of permissions
 //! ```
 //!
@@ -44,7 +43,6 @@ pub mod session;
 pub mod site;
 pub mod size;
 pub mod slot;
-pub mod turns;
 pub mod twice;
 
 pub use aws_config::SdkConfig;

@@ -9,8 +9,9 @@ use crate::marks::{Marks, Tag};
 use crate::pages::Paged;
 use crate::{Answer, LogPlace, Session};
 
-/// Where a service keeps instances: a cluster, a queue.
-pub trait Place: Clone + Send + Sync + 'static {
+/// Where a service keeps instances: a cluster, a queue. It holds nothing that differs with each answer: a
+/// host is told of an unlike one.
+pub trait Place: Clone + PartialEq + Send + Sync + 'static {
     /// Its ARN.
     fn arn(&self) -> &str;
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use driver_sdk::health::Health;
+use driver_sdk::turns::Turns;
 use driver_sdk::{
     DriverState as _, Ensure, Ensured, Instance, InstanceState, LogChunk, LogsQuery, Lookup, Observation,
     ObservationSink, Page, RemoteError, RemoteHandle, StopTask, async_trait,
@@ -19,7 +20,6 @@ use crate::marks::{self, Marks};
 use crate::poll::{Look, Poller};
 use crate::provider::{Described, Place as _, Provider};
 use crate::sent::{Ledger, Unlisted};
-use crate::turns::Turns;
 use crate::twice::{Shown, doubled};
 use crate::{Answer, LogPlace, accept, budget, lock, pages, seconds};
 

@@ -32,8 +32,11 @@ pub struct ExecIo {
 /// Bytes kept of each stream of a collected command: the end of its output, where a check gives its reason.
 const KEPT: usize = 64 * 1024;
 
-/// Runs a session without a person: sends no input and keeps the output. Returns the result and both streams.
-pub(crate) async fn collect<T, F: Future<Output = T>>(run: impl FnOnce(ExecIo) -> F) -> (T, Vec<u8>, Vec<u8>) {
+/// Runs a session without a person: sends no input and keeps the output. Returns the result, and of standard output and
+/// standard error the last 64 KiB each.
+///
+/// Cancel safe as far as `run` is; what was kept is lost.
+pub async fn collect<T, F: Future<Output = T>>(run: impl FnOnce(ExecIo) -> F) -> (T, Vec<u8>, Vec<u8>) {
     let (typing, input) = mpsc::channel(1);
     let (sender, mut written) = mpsc::channel(16);
     // A new channel has room for one. The sender stays: its end would mean that the client has gone.

@@ -63,17 +63,21 @@ impl<T: Clone + Send + Sync + 'static> Health<T> {
 
 /// Whether an answer that came after its fingerprint makes a new one worth while; `told`: what the fingerprint said.
 ///
-/// Two good answers count as the same: a `T` cannot be compared, and the next fingerprint tells the newer one. So do two
-/// bad ones: their texts may differ each time, and the host looks again soon anyway.
-fn is_news<T>(told: Option<&Answer<T>>, late: &Answer<T>) -> bool {
-    told.is_none_or(|told| told.is_ok() != late.is_ok())
+/// Two bad answers count as the same: their texts may differ each time, and the host looks again soon anyway.
+fn is_news<T: PartialEq>(told: Option<&Answer<T>>, late: &Answer<T>) -> bool {
+    match (told, late) {
+        (Some(Ok(told)), Ok(late)) => told != late,
+        (Some(Err(_)), Err(_)) => false,
+        _ => true,
+    }
 }
 
-/// Asks for a fingerprint's sake: what is answered within 800 ms, else what is `known`, else `None`. Sees to it that the
-/// host asks again when a late answer differs in whether the service is well, and 5 s after an answer that was not good.
+/// Asks for a fingerprint's sake: what is answered within 800 ms, else what is `known`, else `None`. Sees to it that
+/// the host asks again when a late answer differs, unless both are errors, and 5 s after an answer that was not good. A
+/// `T` must hold nothing that differs each time, else a service that always answers late is asked for ever.
 ///
 /// Cancel safe: the question goes on without its fingerprint. Nothing was told then, so its answer is news.
-pub async fn for_fingerprint<T: Clone + Send + Sync + 'static>(
+pub async fn for_fingerprint<T: Clone + PartialEq + Send + Sync + 'static>(
     ask: impl Future<Output = Answer<T>> + Send + 'static,
     known: impl FnOnce() -> Option<Answer<T>>,
     context: Option<Context>,
@@ -150,6 +154,12 @@ mod tests {
             asks_again(Some(ill("request 1")), ill("request 2"), SOON),
         );
         assert_eq!((same, none, bad, good, other), (false, true, true, true, false));
+    }
+
+    #[tokio::test]
+    async fn a_late_answer_that_is_good_in_another_way_asks_for_a_new_fingerprint() {
+        // A queue that takes jobs, then one that is disabled: both are answers.
+        assert!(asks_again(Some(Ok(1)), Ok(2), SOON).await);
     }
 
     #[tokio::test]

@@ -54,6 +54,7 @@ mod serve;
 mod task_log;
 pub mod tasks;
 pub mod testing;
+pub mod turns;
 mod types;
 
 pub use async_trait::async_trait;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State as Shared;
+use axum::extract::ws::{Message, WebSocketUpgrade, rejection::WebSocketUpgradeRejection};
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use driver_sdk::config::Config;
@@ -31,6 +32,20 @@ pub(crate) enum Said {
     Late,
     /// The request takes effect twice, as behind a proxy that repeats it.
     Doubled,
+}
+
+/// What a command in a container does, and its session.
+#[derive(Clone, Copy, Default, PartialEq)]
+pub(crate) enum Shell {
+    /// It ends at once, well.
+    #[default]
+    Ends,
+    /// It says nothing, and the server answers pings.
+    Quiet,
+    /// It says something, then the connection breaks.
+    Breaks,
+    /// The server has died without a word: it takes nothing from the connection any more.
+    Dead,
 }
 
 /// A fault.
@@ -74,6 +89,9 @@ pub(crate) struct Store {
     pub(crate) made: usize,
     /// Watches end when it grows.
     cut: u64,
+    pub(crate) shell: Shell,
+    /// Sessions of commands that were opened, ever.
+    pub(crate) sessions: usize,
     /// The only token that is accepted; any when it is empty.
     pub(crate) token: &'static str,
 }
@@ -353,6 +371,33 @@ fn watching(api: Arc<Mutex<Store>>, changed: Arc<Notify>, query: BTreeMap<String
     Response::new(Body::from_stream(lines))
 }
 
+/// A session of a command: goes on for as long as its shell is quiet.
+fn commanding((api, changed): Both, upgrade: WebSocketUpgrade) -> Response {
+    upgrade.protocols(["v5.channel.k8s.io"]).on_upgrade(async move |mut socket| {
+        api.lock().expect("unpoisoned").sessions += 1;
+        loop {
+            let mut waiting = std::pin::pin!(changed.notified());
+            waiting.as_mut().enable();
+            let shell = api.lock().expect("unpoisoned").shell;
+            match shell {
+                Shell::Ends => break,
+                Shell::Quiet => {}
+                Shell::Breaks => {
+                    let _ = socket.send(Message::Binary(b"\x01said".as_slice().into())).await;
+                    return;
+                }
+                Shell::Dead => std::future::pending().await,
+            }
+            tokio::select! {
+                () = waiting => {}
+                // Reading answers pings.
+                heard = socket.recv() => if !matches!(heard, Some(Ok(_))) { return },
+            }
+        }
+        let _ = socket.send(Message::Binary(b"\x03{\"status\": \"Success\"}".as_slice().into())).await;
+    })
+}
+
 type Both = (Arc<Mutex<Store>>, Arc<Notify>);
 
 async fn serve(
@@ -360,6 +405,7 @@ async fn serve(
     method: Method,
     uri: Uri,
     headers: HeaderMap,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
     body: Bytes,
 ) -> Response {
     let query: BTreeMap<String, String> = uri
@@ -393,6 +439,9 @@ async fn serve(
     };
     if query.contains_key("watch") && said.is_none() {
         return watching(api, changed, query);
+    }
+    if let (Ok(upgrade), None) = (upgrade, &said) {
+        return commanding((api, changed), upgrade);
     }
     if uri.path().ends_with("/log") && said.is_none() {
         return written(200, api.lock().expect("unpoisoned").log.clone());
@@ -461,6 +510,17 @@ impl Api {
         std::fs::write(&file, token).expect("written");
         self.kubeconfig(&json!({"tokenFile": file}));
         self.store().token = token;
+    }
+
+    /// From now on the kubeconfig has this token, and the server accepts no other one.
+    pub(crate) fn accept(&self, token: &'static str) {
+        self.kubeconfig(&json!({"token": token}));
+        self.store().token = token;
+    }
+
+    /// From now on the kubeconfig is that of another server.
+    pub(crate) fn leads_to(&self, other: &Api) {
+        std::fs::copy(other.dir.path().join("config"), self.dir.path().join("config")).expect("copied");
     }
 
     pub(crate) async fn come(&self) {
@@ -557,6 +617,17 @@ impl Drop for Api {
         if let Some(serving) = self.serving.lock().expect("unpoisoned").take() {
             serving.abort();
         }
+    }
+}
+
+/// Lets time pass in small steps, and whoever is due do its work in each.
+pub(crate) async fn pass(time: Duration) {
+    const STEP: Duration = Duration::from_secs(5);
+    for _ in 0..time.as_secs() / STEP.as_secs() {
+        tokio::time::pause();
+        tokio::time::advance(STEP).await;
+        tokio::time::resume();
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -75,10 +75,12 @@ async fn a_create_that_was_not_taken_makes_nothing_and_is_tried_again() {
     for (what, said) in unclear() {
         let api = Api::start().await;
         let driver = api.manager().await;
-        api.say(Method::POST, "/pods", said, false, 1);
+        // Twice: after refused credentials the request is repeated with those that were read again.
+        api.say(Method::POST, "/pods", said, false, 2);
         let refused = driver.ensure(ensure("k", 1)).await;
         assert!(matches!(refused, Err(RemoteError::CouldNotAsk(_))), "{what}: {refused:?}");
         assert!(api.store().pods.is_empty(), "{what}");
+        api.store().faults.clear();
         assert!(driver.ensure(ensure("k", 1)).await.expect(what).created, "{what}");
     }
     let api = Api::start().await;
@@ -254,7 +256,23 @@ async fn a_request_that_is_throttled_waits_as_long_as_the_server_says() {
 }
 
 #[tokio::test]
-#[ignore = "takes a minute: the client reads a token file again after 50 s"]
+async fn a_request_on_a_connection_that_was_idle_has_its_whole_time() {
+    let api = Api::start().await;
+    let mut options = api.options();
+    options["request_timeout"] = json!("10s");
+    let driver = api.manager_with(options).await.expect("configured");
+    let made = driver.ensure(ensure("k", 1)).await.expect("made");
+    api.runs(POD);
+    // The pool keeps connections for 90 s.
+    tokio::time::pause();
+    tokio::time::advance(std::time::Duration::from_secs(89)).await;
+    tokio::time::resume();
+    api.say(Method::GET, "/pods/drover-k", Said::Late, true, 1);
+    let seen = look(&driver, &made.handle).await;
+    assert_eq!(seen.state, InstanceState::Running, "{seen:?}");
+}
+
+#[tokio::test]
 async fn a_token_file_that_was_rotated_is_read_again() {
     let api = Api::start().await;
     api.rotate("first");
@@ -263,8 +281,68 @@ async fn a_token_file_that_was_rotated_is_read_again() {
     api.runs(POD);
     assert_eq!(look(&driver, &made.handle).await.state, InstanceState::Running);
     api.rotate("second");
-    let refused = look(&driver, &made.handle).await;
-    assert!(refused.state == InstanceState::Unknown && refused.reason.contains("credentials"), "{refused:?}");
-    tokio::time::sleep(std::time::Duration::from_secs(55)).await;
     assert_eq!(look(&driver, &made.handle).await.state, InstanceState::Running);
+}
+
+#[tokio::test]
+async fn a_kubeconfig_is_read_again_when_its_credentials_are_refused() {
+    let api = Api::start().await;
+    api.accept("first");
+    let driver = api.manager().await;
+    let asked = || api.store().calls.iter().filter(|call| call.contains("namespaces/kube-system")).count();
+    let before = asked();
+    api.accept("second");
+    let (made, other) = tokio::join!(driver.ensure(ensure("k", 1)), driver.ensure(ensure("other", 1)));
+    let (made, other) = (made.expect("made"), other.expect("made"));
+    assert!(made.created && other.created && api.store().made == 2);
+    assert_eq!(asked() - before, 1, "both share one reading");
+    api.runs(POD);
+    // Those that stay refused are not read for each request.
+    api.store().token = "another";
+    let before = asked();
+    for _ in 0..5 {
+        let refused = look(&driver, &made.handle).await;
+        assert!(refused.state == InstanceState::Unknown && refused.reason.contains("credentials"), "{refused:?}");
+    }
+    assert_eq!(asked(), before);
+    // A while later they are.
+    api.accept("third");
+    crate::fake::pass(std::time::Duration::from_secs(10)).await;
+    assert_eq!(look(&driver, &made.handle).await.state, InstanceState::Running);
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_leads_elsewhere_is_not_taken() {
+    let api = Api::start().await;
+    api.accept("first");
+    let driver = api.manager().await;
+    let made = driver.ensure(ensure("k", 1)).await.expect("made");
+    api.runs(POD);
+    api.store().cluster = "cluster-2".into();
+    api.accept("second");
+    let refused = look(&driver, &made.handle).await;
+    assert!(refused.state == InstanceState::Unknown, "{refused:?}");
+    assert!(refused.reason.contains("cluster-2") && refused.reason.contains("drivers reload"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn an_account_that_may_not_ask_for_the_cluster_takes_no_other_address() {
+    let (api, other) = (Api::start().await, Api::start().await);
+    api.accept("first");
+    let denied = Said::Status(403, "Forbidden", "User \"u\" cannot get resource \"namespaces\"");
+    for server in [&api, &other] {
+        server.say(Method::GET, "/namespaces/kube-system", denied.clone(), false, usize::MAX);
+    }
+    let mut named = api.options();
+    named["cluster"] = json!("cluster-1");
+    let driver = api.manager_with(named).await.expect("configured");
+    let made = driver.ensure(ensure("k", 1)).await.expect("made");
+    api.runs(POD);
+    api.accept("second");
+    assert_eq!(look(&driver, &made.handle).await.state, InstanceState::Running);
+    crate::fake::pass(std::time::Duration::from_secs(10)).await;
+    api.store().token = "third";
+    api.leads_to(&other);
+    let refused = driver.find("other", "o").await;
+    assert!(matches!(&refused, Err(RemoteError::CouldNotAsk(why)) if why.contains("drivers reload")), "{refused:?}");
 }

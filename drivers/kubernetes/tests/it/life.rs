@@ -6,7 +6,7 @@ use axum::http::Method;
 use driver_sdk::{InstanceState, LogStream, LogsQuery, RemoteDriver as _, RemoteError, StopTask};
 use serde_json::json;
 
-use crate::fake::{Api, Said, ensure, look, stop};
+use crate::fake::{Api, Said, ensure, look, pass, stop};
 
 const POD: &str = "drover-k";
 
@@ -211,6 +211,27 @@ async fn a_log_is_counted_in_bytes() {
     let (sink, _heard) = tokio::sync::mpsc::channel(64);
     let query = LogsQuery { stream: LogStream::Stdout, offset: 0, follow: false, from_end: false };
     assert!(matches!(driver.logs(&made.handle, query, sink).await, Err(RemoteError::CouldNotAsk(_))));
+}
+
+#[tokio::test]
+async fn a_log_that_is_silent_is_asked_for_again() {
+    let api = Api::start().await;
+    let mut options = api.options();
+    options["request_timeout"] = json!("600s");
+    let driver = api.manager_with(options).await.expect("configured");
+    let made = driver.ensure(ensure("k", 1)).await.expect("made");
+    api.runs(POD);
+    api.store().log = "2026-01-01T00:00:00.000000001Z line\n".into();
+    // As behind a proxy whose other side has gone.
+    api.say(Method::GET, "/log", Said::Mute, false, 1);
+    let (sink, mut heard) = tokio::sync::mpsc::channel(64);
+    let query = LogsQuery { stream: LogStream::Stdout, offset: 0, follow: true, from_end: false };
+    let reading = tokio::spawn(async move { driver.logs(&made.handle, query, sink).await });
+    testkit::eventually("a log", || api.store().calls.iter().any(|call| call.contains("/log"))).await;
+    pass(Duration::from_secs(100)).await;
+    let chunk = tokio::time::timeout(Duration::from_secs(4), heard.recv()).await.expect("in time").expect("a chunk");
+    assert_eq!(chunk.data, b"line\n");
+    reading.abort();
 }
 
 #[tokio::test]

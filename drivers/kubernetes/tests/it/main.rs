@@ -2,6 +2,7 @@
 //! show is in `cargo xtask interop kubernetes`.
 
 mod docs;
+mod exec;
 mod fake;
 mod faults;
 mod life;

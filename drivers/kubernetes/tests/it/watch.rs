@@ -440,7 +440,11 @@ async fn a_throttled_watch_is_opened_again_without_a_listing() {
 
 #[tokio::test]
 async fn a_watch_that_tells_of_nothing_begins_anew() {
-    let (api, driver) = cluster().await;
+    let api = Api::start().await;
+    // However long a request may take: bookmarks of a watch come every minute.
+    let mut options = api.options();
+    options["request_timeout"] = json!("600s");
+    let driver = Arc::new(api.manager_with(options).await.expect("configured"));
     let handle = running(&api, &driver, "k").await;
     api.say(Method::GET, "watch=true", Said::Mute, false, 1);
     let mut watch = Watch::running(&driver, &[handle]).await;
