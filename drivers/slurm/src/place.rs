@@ -24,7 +24,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use driver_sdk::RemoteError;
 use hpc::Answer;
-use hpc::files::{self, held, make_writable, open, put, read, remove, unclear, unique};
+use hpc::files::{self, held, make_writable, open, probe, put, read, remove, unclear, unique};
 use hpc::rights::{Owner, as_owner, owner};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -193,12 +193,6 @@ impl Base {
         names.sort_unstable();
         Ok(names)
     }
-}
-
-/// Changes a directory and changes it back.
-fn probe(dir: &Path) -> Answer<()> {
-    let path = dir.join(format!(".look.{}", unique()));
-    fs::write(&path, b"").and_then(|()| fs::remove_file(&path)).map_err(unclear("write into", dir))
 }
 
 /// One run directory.

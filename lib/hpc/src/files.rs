@@ -101,6 +101,15 @@ pub fn held(path: &Path) -> Answer<bool> {
     }
 }
 
+/// Writes into a directory, which makes a network file system forget what it kept of it.
+///
+/// # Errors
+/// [`RemoteError::CouldNotAsk`]: it cannot be written into.
+pub fn probe(dir: &Path) -> Answer<()> {
+    let path = dir.join(format!(".look.{}", unique()));
+    fs::write(&path, b"").and_then(|()| fs::remove_file(&path)).map_err(unclear("write into", dir))
+}
+
 /// Removes a file, or a directory with all that is in it, through no link. A missing one is removed.
 ///
 /// # Errors

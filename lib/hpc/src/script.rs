@@ -63,7 +63,10 @@ fi
 # A shell that waits would die of the signals that are meant for the task; a handler is not inherited.
 again=0
 for signal in HUP INT QUIT USR1 USR2 TERM ALRM CONT; do trap on_signal "$signal"; done
-./task.sh >> out 2>> err < /dev/null &
+# The task begins with the usual answer to each signal: a shell lets what runs beside it ignore INT and QUIT.
+usual='env --default-signal'
+$usual true 2>/dev/null || usual=
+$usual ./task.sh >> out 2>> err < /dev/null &
 child=$!
 code=127
 while :; do
@@ -125,4 +128,33 @@ pub fn task(dir: &Path, work_dir: &Path, shell: &str, before: &str, prolog: &[St
     let words: Vec<String> = command.iter().map(|word| quoted(word)).collect();
     text.push_str(&format!("exec {}\n", words.join(" ")));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_task_begins_with_the_usual_answer_to_each_signal() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let put = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).expect("written");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).expect("executable");
+            path
+        };
+        put("task.sh", "#!/bin/sh\ngrep SigIgn /proc/self/status\n");
+        let own = Gate { identify: "me=1.0.$random nodes=- number=1\n", claimed: "", on_signal: "" };
+        let script = put("gate.sh", &gate(dir.path(), &own));
+        // As what starts it may leave them.
+        let ended = Command::new("sh").args(["-c", "trap '' PIPE HUP; exec \"$0\""]).arg(script).status();
+        assert_eq!(ended.expect("run").code(), Some(0));
+        let told = std::fs::read_to_string(dir.path().join("out")).expect("its output");
+        let ignored = told.split_whitespace().last().map(|mask| u64::from_str_radix(mask, 16));
+        // Beyond them are those of the C library and of real time.
+        assert_eq!(ignored.map(|mask| mask.expect("a mask") & 0x7fff_ffff), Some(0), "{told}");
+    }
 }
