@@ -34,6 +34,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("docker", &["driver-sdk", "tls"]),
     ("ecs", &["aws", "driver-sdk"]),
     ("exec", &["driver-sdk", "executor-client", "process-driver"]),
+    ("htcondor", &["driver-sdk", "hpc"]),
     ("kubernetes", &["driver-sdk"]),
     ("mock", &["driver-sdk"]),
     ("raw-exec", &["driver-sdk", "executor-client", "process-driver"]),

@@ -25,8 +25,8 @@ pub struct Plan {
     pub(crate) marks: Marks,
 }
 
-/// Name of the jobs of a key, by which listings find them: letters, digits, `-` and `_`, the first a letter or digit, at
-/// most 128 of them (SubmitJob, `jobName`). Filters ignore case (ListJobs, `JOB_NAME`), so letters are lower case.
+/// Name of the jobs of a key, by which listings find them: letters, digits, `-` and `_`, the first a letter or digit,
+/// at most 128 of them (SubmitJob, `jobName`). Filters ignore case (ListJobs, `JOB_NAME`), so letters are lower case.
 pub(crate) fn job_name(owner: &str, key: &str) -> String {
     format!("drover-{}", &digest(&format!("{owner}\0{key}"))[..40])
 }

@@ -28,8 +28,8 @@ pub(crate) async fn ensure(site: &Site<Api>, request: &Ensure) -> Answer<Ensured
     site.starting.alone(&request.key, start(site, request, &options)).await
 }
 
-/// The definition that the job means now. `refused` is the ARN of one that ECS has refused: if the driver registered it,
-/// it is not taken from memory.
+/// The definition that the job means now. `refused` is the ARN of one that ECS has refused: if the driver registered
+/// it, it is not taken from memory.
 async fn definition(
     site: &Site<Api>,
     request: &Ensure,
@@ -87,8 +87,8 @@ async fn run(site: &Site<Api>, request: &Ensure, plan: &Plan) -> Result<Ran, Tro
     site.send(request, site.provider.run(plan), nothing).await
 }
 
-/// The definition that the job means by now, if it is another one than ECS has refused. ECS has no code for one that was
-/// deregistered, so the definition itself is asked for.
+/// The definition that the job means by now, if it is another one than ECS has refused. ECS has no code for one that
+/// was deregistered, so the definition itself is asked for.
 async fn instead(site: &Site<Api>, request: &Ensure, options: &EcsTask, refused: &str) -> Option<Arc<Known>> {
     match definition(site, request, options, Some(refused)).await {
         Ok(known) => Some(known).filter(|known| known.arn != refused),

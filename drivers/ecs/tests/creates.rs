@@ -304,8 +304,8 @@ async fn a_start_that_may_have_been_sent_a_day_ago_is_not_repeated() {
     cloud.set(|s| assert_eq!(s.tasks.len(), 1));
 }
 
-/// Somebody deregisters the definition in the account: the refused start has made no task, and goes out once more with a
-/// definition of the same content, under the same token.
+/// Somebody deregisters the definition in the account: the refused start has made no task, and goes out once more with
+/// a definition of the same content, under the same token.
 #[tokio::test]
 async fn a_deregistered_definition_is_registered_again() {
     let cloud = Cloud::start();
@@ -360,8 +360,8 @@ async fn a_listed_task_that_is_not_described_is_unknown() {
     assert_eq!(plugin.look_up(lookup(1, &intent, false)).await.expect("found").1.provider_id, arn);
 }
 
-/// Ended tasks are listed whosever they are. One that ECS has forgotten says nothing of other keys; one that it does not
-/// describe for another reason may be of any key while the window lasts, and of its own key longer.
+/// Ended tasks are listed whosever they are. One that ECS has forgotten says nothing of other keys; one that it does
+/// not describe for another reason may be of any key while the window lasts, and of its own key longer.
 #[tokio::test]
 async fn an_ended_task_that_is_not_described_keeps_no_other_key_waiting_for_ever() {
     let cloud = Cloud::start();

@@ -3,7 +3,7 @@
 //! The client library reads token files again by itself, once a minute, but a kubeconfig and the certificates that it
 //! names only once.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use driver_sdk::RemoteError;
@@ -11,10 +11,10 @@ use futures::future::{BoxFuture, FutureExt as _};
 use kube::Client;
 use tokio::time::Instant;
 
+use crate::answer::Answer;
 use crate::api::Api;
 use crate::cluster;
 use crate::config::PluginConfig;
-use crate::site::{Answer, lock};
 
 /// Least time between two readings: credentials that stay refused would be read for each request.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -56,7 +56,7 @@ impl Access {
     }
 
     pub(crate) fn client(&self) -> Numbered {
-        lock(&self.client).clone()
+        self.client.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The client after the one whose credentials were refused. Whoever is refused meanwhile shares it. Cancel safe.
@@ -83,7 +83,7 @@ impl Access {
         match source.reach().await {
             Ok(client) => {
                 let next = (refused + 1, client);
-                *lock(&self.client) = next.clone();
+                *self.client.lock().unwrap_or_else(PoisonError::into_inner) = next.clone();
                 tracing::info!("the API server has refused the credentials; they were read again");
                 Ok(next)
             }

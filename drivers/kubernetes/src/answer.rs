@@ -3,6 +3,8 @@
 use driver_sdk::RemoteError;
 use kube::core::Status;
 
+pub(crate) type Answer<T> = Result<T, RemoteError>;
+
 /// What an error means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {

@@ -6,9 +6,9 @@ use driver_sdk::RemoteError;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
+use crate::answer::Answer;
 use crate::api::Api;
 use crate::config::PluginConfig;
-use crate::site::Answer;
 
 /// How long the client keeps a connection that no request uses.
 const POOLED: Duration = Duration::from_secs(90);

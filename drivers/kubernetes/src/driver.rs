@@ -16,12 +16,14 @@ use driver_sdk::{
 use tokio::sync::mpsc;
 
 use crate::access::Access;
+use crate::answer::Answer;
 use crate::api::Api;
 use crate::config::PluginConfig;
 use crate::exec;
 use crate::feed::Feeds;
 use crate::options::TaskOptions;
-use crate::site::{Answer, HandleV1, Site, lock};
+use crate::site::lock;
+use crate::site::{HandleV1, Site};
 use crate::{cluster, doctor, usage};
 
 /// A site and what runs for it, which ends when another one takes its place.

@@ -1,5 +1,6 @@
 //! Commands in the container, over the websocket of the API.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use driver_sdk::exec::{ExecInput, ExecIo};
@@ -10,10 +11,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::api::{AttachParams, AttachedProcess, TerminalSize};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 
+use crate::answer::Answer;
 use crate::answer::{Trouble, reason, trouble};
 use crate::api::Api;
 use crate::marks::CONTAINER;
-use crate::site::Answer;
 
 /// How long what a session has brought is taken on after it was cut.
 const REST: Duration = Duration::from_secs(1);
@@ -174,7 +175,7 @@ async fn kill(api: &Api, pod: &str, name: &str) -> Answer<()> {
     let status = process.take_status();
     let said = std::sync::Mutex::new(String::new());
     let keep = async |data: Vec<u8>| {
-        crate::site::lock(&said).push_str(&String::from_utf8_lossy(&data));
+        said.lock().unwrap_or_else(PoisonError::into_inner).push_str(&String::from_utf8_lossy(&data));
         true
     };
     let status = async {
@@ -190,7 +191,7 @@ async fn kill(api: &Api, pod: &str, name: &str) -> Answer<()> {
         Ok(exit) => Err(RemoteError::wrong_request(format!(
             "`kill -{name} 1` ended with code {} in the container: {}",
             exit.exit_code,
-            crate::site::lock(&said).trim()
+            said.lock().unwrap_or_else(PoisonError::into_inner).trim()
         ))),
         Err(RemoteError::WrongRequest(why)) => Err(RemoteError::wrong_request(format!(
             "Kubernetes has no signals, and the image has no `kill` to send one with: {why}"

@@ -18,7 +18,8 @@ use tokio::time::Instant;
 use crate::answer::Trouble;
 use crate::api::SILENCE;
 use crate::marks::Marks;
-use crate::site::{HandleV1, Site, lock, selector};
+use crate::site::lock;
+use crate::site::{HandleV1, Site, selector};
 
 /// How long the API server may be silent before its pods count as unknown.
 const PATIENCE: Duration = Duration::from_secs(12);

@@ -14,11 +14,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
+use crate::answer::Answer;
 use crate::answer::Trouble;
 use crate::api::SILENCE;
 use crate::exec::not_begun;
 use crate::marks::{self, Marks};
-use crate::site::{Answer, HandleV1, Site};
+use crate::site::{HandleV1, Site};
 
 /// How far times of neighbouring lines may be out of order.
 const NEAR: Duration = Duration::from_millis(100);

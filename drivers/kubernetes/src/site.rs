@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::answer::Trouble;
+use crate::answer::{Answer, Trouble};
 use crate::api::{Api, PAGE};
 use crate::config::PluginConfig;
 use crate::look::{self, observation};
@@ -23,7 +23,9 @@ use crate::marks::{self, Marks};
 use crate::options::TaskOptions;
 use crate::{files, plan};
 
-pub(crate) type Answer<T> = Result<T, RemoteError>;
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Tries of a change that somebody else gets in the way of.
 const TRIES: usize = 8;
@@ -41,10 +43,6 @@ const LISTED_FOR_A_LOOK: usize = 8;
 const LISTINGS: usize = 3;
 /// Looks at single pods at the same time: each is a connection of its own, and the API server has other clients.
 const LOOKS: usize = 16;
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The token that finds an instance again. Name and UID are its identity: the same name with another UID is another
 /// instance.

@@ -8,10 +8,11 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
+use crate::answer::Answer;
 use crate::answer::Trouble;
 use crate::api::PAGE;
 use crate::marks::{self, Marks};
-use crate::site::{Answer, Site};
+use crate::site::Site;
 
 /// Time between two sweeps.
 const EVERY: Duration = Duration::from_secs(300);

@@ -44,8 +44,8 @@ pub fn absence(created: SystemTime, now: SystemTime, window: Duration, found: Op
 pub struct Undescribed(HashMap<String, Instant>);
 
 impl Undescribed {
-    /// Whether the instance `id` may belong to any key: until `window` has passed since this process saw it first. After
-    /// that it keeps no other key waiting.
+    /// Whether the instance `id` may belong to any key: until `window` has passed since this process saw it first.
+    /// After that it keeps no other key waiting.
     pub fn may_be_of_any_key(&mut self, id: &str, now: Instant, window: Duration) -> bool {
         self.0.retain(|_, since| now.duration_since(*since) < REMEMBERED);
         let since = *self.0.entry(id.to_owned()).or_insert(now);

@@ -31,7 +31,8 @@ impl<D: Clone> Definitions<D> {
         definition
     }
 
-    /// Forgets the definition of this name if it is the one that was refused; another start may have learnt a newer one.
+    /// Forgets the definition of this name if it is the one that was refused; another start may have learnt a newer
+    /// one.
     pub fn forget(&self, name: &str, is_refused: impl FnOnce(&D) -> bool) {
         let mut known = lock(&self.known);
         if known.get(name).is_some_and(is_refused) {

@@ -50,8 +50,8 @@ pub trait Tokenless: Provider {
     /// # Errors
     /// [`RemoteError::WrongRequest`].
     fn options(request: &Ensure) -> Answer<Self::Options>;
-    /// ARN of the definition that the job means now. The driver registers one that the job describes itself, if there is
-    /// none. `refused` is the ARN of one that the service has refused: it is not taken from memory.
+    /// ARN of the definition that the job means now. The driver registers one that the job describes itself, if there
+    /// is none. `refused` is the ARN of one that the service has refused: it is not taken from memory.
     async fn definition(&self, request: &Ensure, options: &Self::Options, refused: Option<&str>) -> Answer<String>;
     /// The plan for an instance of a definition.
     ///

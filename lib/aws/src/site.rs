@@ -208,8 +208,8 @@ impl<P: Provider> Site<P> {
     /// known to have, where one is.
     ///
     /// # Errors
-    /// Those of [`Site::of_key`] and [`Provider::ended`]; [`RemoteError::CouldNotAsk`] while an ended one that is listed
-    /// and not described may be the key's.
+    /// Those of [`Site::of_key`] and [`Provider::ended`]; [`RemoteError::CouldNotAsk`] while an ended one that is
+    /// listed and not described may be the key's.
     async fn search(&self, key: &str, owner: &str, own: Option<&str>) -> Answer<Option<(P::Task, Marks)>> {
         if let Some((task, marks)) = self.of_key(key, owner).await?
             && P::observation(&task, &marks).state != InstanceState::Gone

@@ -57,17 +57,20 @@ if [ "$winner" != "$me" ]; then
     echo "$me: the directory was claimed by $winner" >&2
     exit {REFUSED}
 fi
-{claimed}on_signal() {{
-    again=1
-{on_signal}}}
-# A shell that waits would die of the signals that are meant for the task; a handler is not inherited.
-again=0
-for signal in HUP INT QUIT USR1 USR2 TERM ALRM CONT; do trap on_signal "$signal"; done
-# The task begins with the usual answer to each signal: a shell lets what runs beside it ignore INT and QUIT.
+{claimed}# The task begins with the usual answer to each signal: a shell lets what runs beside it ignore INT and QUIT.
 usual='env --default-signal'
 $usual true 2>/dev/null || usual=
+on_signal() {{
+    again=1
+    [ -n "$child" ] || {{ early=1; return; }}
+{on_signal}}}
+# A shell that waits would die of the signals that are meant for the task; a handler is not inherited.
+again=0 early= child=
+for signal in HUP INT QUIT USR1 USR2 TERM ALRM CONT; do trap on_signal "$signal"; done
 $usual ./task.sh >> out 2>> err < /dev/null &
 child=$!
+# One that came before the task was meant for it.
+[ -z "$early" ] || on_signal
 code=127
 while :; do
     again=0

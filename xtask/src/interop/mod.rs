@@ -1,6 +1,7 @@
 //! `cargo xtask interop`: tests against real peers. Each installs what it needs; what cannot run is said plainly, and
 //! fails the run in CI.
 
+mod account;
 mod airflow;
 pub(crate) mod api;
 mod artifacts;
@@ -30,6 +31,7 @@ mod go_driver;
 mod go_exec;
 mod go_remote;
 mod golden;
+mod htcondor;
 mod identity_verifier;
 pub(crate) mod job;
 pub(crate) mod kubernetes;
@@ -204,6 +206,12 @@ const CHECKS: &[Check] = &[
         slurm::check,
     ),
     (
+        "htcondor",
+        "two nodes manage a job of a real HTCondor: drained, killed, the schedd killed, its startd killed beside a \
+            process that runs on, evicted, put on hold: one process for each slot; and the conformance suite",
+        htcondor::check,
+    ),
+    (
         "etcd",
         "the shared store on real members of etcd, with TLS too: killed, stopped, full, they lose nothing that was \
             acknowledged",
@@ -309,9 +317,9 @@ const BY_NAME: &[(&str, &str)] = &[
 /// The check that only computes, while all others wait for processes most of the time: it runs beside them.
 const COMPUTES: &str = "model";
 
-/// The check that waits for daemons of its own nearly all the time, and shares nothing with others: it runs beside
-/// them, too.
-const WAITS: &str = "slurm";
+/// Checks that wait for daemons of their own nearly all the time, and share nothing with others: they run beside them,
+/// one after the other.
+const WAIT: &[&str] = &["slurm", "htcondor", "ecs"];
 
 /// Runs the checks of these names, or all.
 pub(crate) fn run(names: &[&str]) -> Result<()> {
@@ -330,18 +338,22 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     for (name, why) in BY_NAME.iter().filter(|_| names.is_empty()) {
         println!("interop {name}: NOT PART OF THE WHOLE, run it by name: {why}");
     }
-    let (beside, in_turn): (Vec<_>, Vec<_>) =
-        CHECKS.iter().filter(|(name, ..)| asked(name)).partition(|(name, ..)| [COMPUTES, WAITS].contains(name));
-    let beside = beside.into_iter().map(|check: &'static Check| {
-        let run: fn(&Check) -> (f64, Result<()>) = if check.0 == COMPUTES { computed } else { timed };
-        std::thread::spawn(move || (check, run(check)))
-    });
+    let mut lanes: [Vec<&'static Check>; 3] = Default::default();
+    for check in CHECKS.iter().filter(|(name, ..)| asked(name)) {
+        lanes[if check.0 == COMPUTES { 0 } else { usize::from(!WAIT.contains(&check.0)) + 1 }].push(check);
+    }
+    let [compute, wait, in_turn] = lanes;
     // They begin at once.
-    let beside: Vec<_> = beside.collect();
+    let beside = [(compute, computed as fn(&Check) -> (f64, Result<()>)), (wait, timed)].map(|(checks, run)| {
+        std::thread::spawn(move || checks.into_iter().map(|check| (check, run(check))).collect::<Vec<_>>())
+    });
     let peers = names.is_empty().then(|| std::thread::spawn(build_peers));
-    let in_turn = in_turn.into_iter().map(|check| Ok((check, timed(check))));
-    for done in in_turn.chain(beside.into_iter().map(std::thread::JoinHandle::join)) {
-        let Ok(((name, ..), (seconds, result))) = done else { bail!("a check that runs beside others panicked") };
+    let in_turn = in_turn.into_iter().map(|check| Ok(vec![(check, timed(check))]));
+    let done = in_turn.chain(beside.into_iter().map(std::thread::JoinHandle::join));
+    let each =
+        |lane: std::thread::Result<Vec<_>>| lane.map_or_else(|_| vec![None], |all| all.into_iter().map(Some).collect());
+    for done in done.flat_map(each) {
+        let Some(((name, ..), (seconds, result))) = done else { bail!("a check that runs beside others panicked") };
         match result {
             Ok(()) => {
                 passed += 1;

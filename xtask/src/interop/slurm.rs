@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{
+    account::Account,
     cluster::{Agent, Role, SHORT_LEASE, drover},
     job::Job,
     remote::{self, allocation, running},
@@ -84,29 +85,6 @@ fn in_nomad(plugin: &Path, cluster: &Cluster) -> Result<()> {
 fn script(args: &[&str]) -> Run {
     let file = workspace::root().join("xtask/interop/slurm/peer.sh").display().to_string();
     Run::new("bash", [file.as_str()].iter().chain(args).copied())
-}
-
-/// A user of this machine, which goes with the drop.
-struct Account {
-    name: String,
-    uid: u32,
-}
-
-impl Account {
-    fn new() -> Result<Self> {
-        let name = format!("drover-peer-{}", std::process::id());
-        // With a shell: Slurm loads the login environment of a job's user.
-        let args = ["--no-create-home", "--home-dir", "/", "--no-user-group", "--shell", "/bin/sh", name.as_str()];
-        Run::new("useradd", args).run()?;
-        let uid = Run::new("id", ["-u", name.as_str()]).output()?.trim().parse()?;
-        Ok(Self { name, uid })
-    }
-}
-
-impl Drop for Account {
-    fn drop(&mut self) {
-        drop(Run::new("userdel", [self.name.as_str()]).quiet().run());
-    }
 }
 
 /// A running cluster of one compute node, which puts jobs back into the queue unless they say no.

@@ -62,6 +62,7 @@ fn all_job_examples_run() {
     agent.cli_ok(&["job", "validate", &example("remote-ecs.nomad.hcl").display().to_string()]);
     agent.cli_ok(&["job", "validate", &example("remote-batch.nomad.hcl").display().to_string()]);
     agent.cli_ok(&["job", "validate", &example("remote-slurm.nomad.hcl").display().to_string()]);
+    agent.cli_ok(&["job", "validate", &example("remote-htcondor.nomad.hcl").display().to_string()]);
     agent.cli_ok(&["job", "validate", &example("remote-kubernetes.nomad.hcl").display().to_string()]);
 
     // What was started ends when it is stopped, remote instance included.
@@ -141,7 +142,8 @@ fn agent_examples_start() {
         fs::create_dir_all(server.dir().join("server/server")).expect("a directory");
         fs::write(&secret, "of-the-tests").expect("what all agents of a test have in common");
     }
-    let remote = ["ssh", "ecs", "batch", "slurm", "kubernetes"].map(|kind| format!("agents/client-{kind}.hcl"));
+    let remote = ["ssh", "ecs", "batch", "slurm", "htcondor", "kubernetes"];
+    let remote = remote.map(|kind| format!("agents/client-{kind}.hcl"));
     for file in ["agents/client.hcl"].into_iter().chain(remote.iter().map(String::as_str)) {
         let _node = started(file, Some(&secret));
         until(&format!("the node of {file}"), || {

@@ -69,6 +69,19 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("guides/remote-tasks-on-slurm.md", "scontrol token", "`cargo xtask interop slurm` makes one on a real Slurm"),
     ("guides/remote-tasks-on-slurm.md", "mv /etc/drover", "the driver's tests replace the file while it is used"),
     ("guides/remote-tasks-on-slurm.md", "drover demo", "`cargo xtask interop slurm` runs it on a real Slurm"),
+    ("guides/remote-tasks-on-htcondor.md", "cargo build", "the program is built with the tests"),
+    (
+        "guides/remote-tasks-on-htcondor.md",
+        "install",
+        "`cargo xtask interop htcondor` puts it into a directory of plugins",
+    ),
+    ("guides/remote-tasks-on-htcondor.md", "sudo", "`cargo xtask interop htcondor` makes such a user and directory"),
+    (
+        "guides/remote-tasks-on-htcondor.md",
+        "drover driver doctor",
+        "`cargo xtask interop htcondor` runs it on a real HTCondor",
+    ),
+    ("guides/remote-tasks-on-htcondor.md", "condor_q", "`cargo xtask interop htcondor` asks a real schedd so"),
     ("guides/secure-a-cluster.md", "", "a test of its own plays the page, with agents that it ends and starts again"),
     ("guides/remote-tasks-on-kubernetes.md", "cargo build", "the program is built with the tests"),
     (
