@@ -174,8 +174,15 @@ impl Base {
         }
     }
 
+    /// The run directory of this name.
+    pub(crate) fn dir(&self, name: &str) -> PathBuf {
+        let mut dir = self.root.join("instances");
+        dir.push(name);
+        dir
+    }
+
     pub(crate) fn place(&self, name: &str) -> Place {
-        Place { dir: self.root.join("instances").join(name), given: self.root.join("given").join(name) }
+        Place { dir: self.dir(name), given: self.root.join("given").join(name) }
     }
 
     /// Names of all run directories. Writing into the directory makes a network file system forget what it kept of it.
@@ -193,6 +200,11 @@ impl Base {
         names.sort_unstable();
         Ok(names)
     }
+}
+
+/// When a file of a directory was last made, replaced or removed; `None` when that cannot be read.
+pub(crate) fn changed(dir: &Path) -> Option<SystemTime> {
+    fs::metadata(dir).and_then(|dir| dir.modified()).ok()
 }
 
 /// One run directory.
@@ -359,9 +371,8 @@ impl Place {
         Ok(text.and_then(|text| text.trim().parse().ok()).unwrap_or(0))
     }
 
-    /// When a file of the directory was last made, replaced or removed; `None` when that cannot be read.
     pub(crate) fn changed(&self) -> Option<SystemTime> {
-        fs::metadata(&self.dir).and_then(|dir| dir.modified()).ok()
+        changed(&self.dir)
     }
 
     pub(crate) fn files(&self) -> Answer<Files> {

@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use crate::accounts::{Accounts, Known, NotAsked};
 use crate::config::{PluginConfig, TaskOptions};
 use crate::look::{self, Step};
-use crate::place::{About, Base, Claim, Files, Place};
+use crate::place::{self, About, Base, Claim, Files, Place};
 use crate::queue::{Jobs, Queue};
 use crate::rest::Rest;
 use crate::submit::{Submission, Submissions};
@@ -74,13 +74,31 @@ impl DriverState for HandleV1 {
 /// What the files of an instance said, and when.
 #[derive(Clone)]
 struct Dated {
-    owner: String,
+    about: About,
     /// The last change of the directory before they were read.
     changed: SystemTime,
     read: Instant,
     /// How old they may be.
     patience: Duration,
     files: Files,
+}
+
+impl Dated {
+    fn fresh(&self) -> bool {
+        self.read.elapsed() < self.patience
+    }
+}
+
+/// What is known of the instance in the directory of a name without reading its files: it ran or waited at the last
+/// look, and the directory is as it was then.
+fn known(lately: &Mutex<HashMap<String, Dated>>, base: &Base, name: &str) -> Option<About> {
+    let (changed, about) = {
+        let lately = lock(lately);
+        // Keys are names of their own, as a rule.
+        let dated = lately.get(name).filter(|dated| dated.fresh() && files::name(&dated.about.key) == name)?;
+        (dated.changed, dated.about.clone())
+    };
+    place::changed(&base.dir(name)).is_some_and(|now| now == changed).then_some(about)
 }
 
 /// One cluster as this process reaches it.
@@ -94,7 +112,7 @@ pub(crate) struct Site {
     starting: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     submissions: Arc<Submissions>,
     /// Instances that ran or waited at the last look, by key.
-    lately: Mutex<HashMap<String, Dated>>,
+    lately: Arc<Mutex<HashMap<String, Dated>>>,
     /// Places to wait for a start that comes at once.
     waits: Semaphore,
     accounts: Accounts,
@@ -120,7 +138,7 @@ impl Site {
             commands,
             rest,
             starting: Mutex::default(),
-            lately: Mutex::default(),
+            lately: Arc::default(),
             waits: Semaphore::new(WAITS),
             tracking: OnceLock::new(),
         })
@@ -187,7 +205,7 @@ impl Site {
 
     async fn look_at_all(&self, handles: &[HandleV1]) -> Vec<Observation> {
         let unchanged = self.unchanged(handles).await;
-        let mut read = self.dated_files(handles, &|n| unchanged[n].is_none()).await;
+        let mut read = self.dated_files(handles, &|n| !unchanged[n]).await;
         let open = |read: &Option<Answer<Option<Dated>>>| match read {
             Some(Ok(Some(dated))) => look::alone(&dated.files).is_none(),
             Some(_) => false,
@@ -199,11 +217,15 @@ impl Site {
             (true, false) => Some(self.queue.lately(self.config.poll_interval).await),
             (true, true) => Some(self.queue.now().await),
         };
-        let stays = |(handle, unchanged): (&HandleV1, Option<Files>)| match &jobs {
-            Some(Ok(jobs)) => look::stays(&handle.key, &unchanged?, jobs, &files::name(&handle.key)),
-            _ => None,
+        let staying: Vec<Option<Observation>> = {
+            // What another look has made of it meanwhile will do as well. Nothing is copied: there may be thousands.
+            let lately = lock(&self.lately);
+            let stays = |(handle, unchanged): (&HandleV1, bool)| {
+                let jobs = jobs.as_ref().filter(|_| unchanged)?.as_ref().ok()?;
+                look::stays(&handle.key, &lately.get(&handle.key)?.files, jobs, &files::name(&handle.key))
+            };
+            handles.iter().zip(unchanged).map(stays).collect()
         };
-        let staying: Vec<Option<Observation>> = handles.iter().zip(unchanged).map(stays).collect();
         let again = self.dated_files(handles, &|n| read[n].is_none() && staying[n].is_none()).await;
         let doubted = again.iter().any(Option::is_some);
         for (read, again) in read.iter_mut().zip(again) {
@@ -232,28 +254,27 @@ impl Site {
         seen
     }
 
-    /// What the files of instances said that ran or waited at the last look, where their directory is as it was then.
-    async fn unchanged(&self, handles: &[HandleV1]) -> Vec<Option<Files>> {
-        let known: Vec<Option<Dated>> = {
+    /// Which instances ran or waited at the last look, and have a directory that is as it was then.
+    async fn unchanged(&self, handles: &[HandleV1]) -> Vec<bool> {
+        let known: Vec<Option<(SystemTime, PathBuf)>> = {
             let lately = lock(&self.lately);
-            let fresh =
-                |handle: &HandleV1, dated: &Dated| dated.owner == handle.owner && dated.read.elapsed() < dated.patience;
-            let of = |handle: &HandleV1| lately.get(&handle.key).filter(|dated| fresh(handle, dated)).cloned();
+            let fresh = |handle: &HandleV1, dated: &Dated| dated.about.owner == handle.owner && dated.fresh();
+            let of = |handle: &HandleV1| {
+                let dated = lately.get(&handle.key).filter(|dated| fresh(handle, dated))?;
+                Some((dated.changed, self.base.dir(&files::name(&handle.key))))
+            };
             handles.iter().map(of).collect()
         };
         if known.iter().all(Option::is_none) {
-            return vec![None; handles.len()];
+            return vec![false; handles.len()];
         }
         let base = self.base.clone();
-        let places: Vec<Place> = handles.iter().map(|handle| self.place(&handle.key)).collect();
         let compared = on_disk(move || {
-            let same = |(dated, place): (Option<Dated>, Place)| {
-                dated.filter(|dated| place.changed().is_some_and(|changed| changed == dated.changed))
-            };
             base.here()?;
-            Ok(known.into_iter().zip(places).map(|both| same(both).map(|dated| dated.files)).collect())
+            let same = |(before, dir): (SystemTime, PathBuf)| place::changed(&dir).is_some_and(|now| now == before);
+            Ok(known.into_iter().map(|known| known.is_some_and(same)).collect())
         });
-        compared.await.unwrap_or_else(|_| vec![None; handles.len()])
+        compared.await.unwrap_or_else(|_| vec![false; handles.len()])
     }
 
     /// As [`Site::files`] of those that are wanted, each with the time of the directory's last change before they were
@@ -276,9 +297,8 @@ impl Site {
             base.here()?;
             let read = |(handle, place): &(HandleV1, Place)| -> Answer<Option<Dated>> {
                 let (changed, read) = (place.changed().unwrap_or(SystemTime::UNIX_EPOCH), Instant::now());
-                let Some(_) = place.about_of(&handle.key, &handle.owner)? else { return Ok(None) };
-                let (owner, files) = (handle.owner.clone(), place.files()?);
-                Ok(Some(Dated { owner, changed, read, patience: look::patience(None), files }))
+                let Some(about) = place.about_of(&handle.key, &handle.owner)? else { return Ok(None) };
+                Ok(Some(Dated { about, changed, read, patience: look::patience(None), files: place.files()? }))
             };
             Ok(asked.iter().map(|one| one.as_ref().map(read)).collect::<Vec<_>>())
         });
@@ -567,13 +587,18 @@ impl Site {
         let (base, owner, after) = (self.base.clone(), owner.to_owned(), after.to_owned());
         let (size, keep) = (size.max(1), self.config.keep_sealed);
         let agent = rustix::process::geteuid().as_raw();
+        let lately = self.lately.clone();
         let (listed, more, incomplete) = on_disk(move || {
             base.here()?;
             let (mut listed, mut incomplete): (Vec<(String, About)>, String) = (Vec::new(), String::new());
             // What comes before was read for an earlier page.
             for name in base.names()?.into_iter().filter(|name| *name > after) {
                 let place = base.place(&name);
-                let (about, files) = match place.about_and_files(&name) {
+                let read = match known(&lately, &base, &name) {
+                    Some(about) => Ok(Some((about, None))),
+                    None => place.about_and_files(&name).map(|both| both.map(|(about, files)| (about, Some(files)))),
+                };
+                let (about, files) = match read {
                     Ok(Some(both)) => both,
                     Ok(None) => continue,
                     // What another user makes of a directory is no reason to show nobody's.
@@ -583,7 +608,8 @@ impl Site {
                     }
                     Err(why) => return Err(why),
                 };
-                if files.acknowledged || files.claim == Some(Claim::Sealed) {
+                let closed = |files: &Files| files.acknowledged || files.claim == Some(Claim::Sealed);
+                if files.as_ref().is_some_and(closed) {
                     if place.closed_for().is_some_and(|age| age > keep) {
                         // What cannot be removed hides nothing else.
                         if let Err(why) = place.remove() {
@@ -592,8 +618,8 @@ impl Site {
                     }
                     continue;
                 }
-                let asked_for = files.claim.is_some() || files.job.is_some() || place.was_sending();
-                if !asked_for || !(owner.is_empty() || about.owner == owner) {
+                let asked_for = |files: &Files| files.claim.is_some() || files.job.is_some() || place.was_sending();
+                if !files.as_ref().is_none_or(asked_for) || !(owner.is_empty() || about.owner == owner) {
                     continue;
                 }
                 if listed.len() == size {

@@ -290,7 +290,15 @@ async fn twenty_are_seen_with_one_squeue() {
     // A look at what goes on waiting touches nothing.
     let since = changed();
     let again = driver.observe(&handles).await.expect("observed");
-    assert_eq!((again, calls() - before, changed()), (seen, 2, since));
+    assert_eq!((again, calls() - before, changed()), (seen, 2, since.clone()));
+    // Nor does a sweep read any file of it: what these say now is not seen.
+    for n in 0..20 {
+        std::fs::write(world.dir.path().join(format!("runs/instances/k{n}/about.json")), "nothing").expect("written");
+    }
+    let page = driver.list("o", "", 100).await.expect("listed");
+    assert_eq!((page.instances.len(), page.incomplete.as_str(), changed()), (20, "", since));
+    // One that starts anew reads all.
+    assert!(world.manager().await.list("o", "", 100).await.is_err());
 }
 
 #[tokio::test]
