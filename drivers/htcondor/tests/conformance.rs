@@ -32,7 +32,9 @@ exec "$0""#;
 #[tokio::test(flavor = "multi_thread")]
 async fn the_conformance_suite_passes() {
     let bin = testkit::Dir::for_all("condor-bin");
-    let fake = testkit::beside_the_tests("fake_condor");
+    // Where it was built, the user of the jobs may be unable to enter.
+    let fake = bin.at("fake_condor");
+    std::fs::copy(testkit::beside_the_tests("fake_condor"), &fake).expect("copied");
     for name in ["condor_submit", "condor_q", "condor_qedit", "condor_release", "condor_rm", "condor_version"] {
         let text = format!("#!/bin/sh\nexec '{}' {name} \"$@\"\n", fake.display());
         testkit::program(&bin.at(name), &text);

@@ -17,7 +17,7 @@
 # Who may do what is by FS authentication: each user of this machine has their own jobs. Jobs of root are refused.
 # PIDs of the parts: DIR/PART.pid. Logs: DIR/log/PART.log and PART.out, and DIR/log/shadow.log, PART.starter.log. Every
 # job that left the queue is in DIR/spool/history. Everything runs in the process cgroup named in DIR/cgroup.
-# Everybody must be able to reach TREE and DIR (each parent o+x).
+# Everybody must be able to reach DIR (each parent o+x). A TREE that others cannot reach is copied there.
 set -euo pipefail
 export LC_ALL=C PATH=$PATH:/usr/sbin:/sbin
 
@@ -118,6 +118,11 @@ start() {
     dir=$(cd "$dir" && pwd)
     chmod 755 "$dir"
     mkdir "$dir"/{log,spool,lock,run}
+    # Users of jobs run the commands, and may be unable to reach the tree.
+    if ! setpriv --reuid nobody --regid nogroup --clear-groups test -x "$tree/usr/bin/condor_q"; then
+        cp -a "$tree" "$dir/tree"
+        tree=$dir/tree
+    fi
     [ -d $root ] || root=/sys/fs/cgroup
     mark=$(printf %s "$dir" | md5sum | cut -c1-12)
     mkdir "$root/htcondor-peer-$mark"
