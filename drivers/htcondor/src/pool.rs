@@ -397,7 +397,8 @@ impl Pool {
             Ok((files, look))
         })
         .await?;
-        match files.claim.clone().filter(|_| runs) {
+        // A gate that has left its result is about to go, and the queue hears of it later.
+        match files.claim.clone().filter(|_| runs && files.exit.is_none()) {
             Some(claim) => drop(self.claims().insert(handle.key.clone(), claim)),
             None => drop(self.claims().remove(&handle.key)),
         }

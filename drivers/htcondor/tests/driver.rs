@@ -484,3 +484,17 @@ async fn a_directory_of_another_runtime_or_that_is_not_mounted_is_told_and_not_u
     fs::rename(&away, &base).expect("moved");
     assert_eq!(look(&driver, &waits).await.state, InstanceState::Creating);
 }
+
+#[tokio::test]
+async fn what_has_ended_does_not_run_again_while_the_queue_is_late() {
+    let world = World::new();
+    let driver = world.manager().await;
+    let (handle, _) = world.runs(&driver, "k").await;
+    fs::write(world.file("k", "exit"), "3 100\n").expect("written");
+    // It reads the files first, as it has not seen the instance run.
+    let late = world.manager().await;
+    for _ in 0..3 {
+        let seen = look(&late, &handle).await;
+        assert_eq!((seen.state, seen.exit.exit_code), (InstanceState::Exited, 3));
+    }
+}
