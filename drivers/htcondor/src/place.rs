@@ -28,7 +28,9 @@ use crate::config::TaskOptions;
 const GATE: Gate<'_> = Gate {
     identify: "me=\"$1.0.$random\"\nnodes=$(uname -n)\nnumber=$1\n",
     claimed: "",
-    on_signal: r#"    signal=TERM seconds=
+    on_signal: r#"    # HTCondor ends a job by TERM; a job that was suspended is continued by CONT.
+    [ "$1" = TERM ] || return 0
+    signal=TERM seconds=
     read -r signal seconds 2>/dev/null < stop
     kill -s "${signal:-TERM}" "$child" 2>/dev/null || kill -s TERM "$child" 2>/dev/null
     [ -z "$seconds" ] || (sleep "$seconds"; kill -s KILL "$child") > /dev/null 2>&1 9>&- &

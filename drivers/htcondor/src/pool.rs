@@ -351,7 +351,8 @@ impl Pool {
                 slot: job.slot().to_owned(),
                 epoch: job.epoch(),
                 handle: self.handle(&job)?,
-                observed: self.seen(&job).await?,
+                // One bad directory hides nothing else.
+                observed: self.seen(&job).await.unwrap_or_else(|why| Observation::unknown(job.key(), why)),
             });
         }
         Ok(page)
@@ -454,12 +455,18 @@ impl Pool {
         self.under(handle, epoch).await?;
         let name = if stop.signal.is_empty() { "TERM" } else { stop.signal.trim_start_matches("SIG") };
         let signal = if name.chars().all(|c| c.is_ascii_alphanumeric()) { name.to_owned() } else { "TERM".to_owned() };
-        let (_, seen) = self.one(handle).await?;
-        if matches!(seen.state, InstanceState::Exited | InstanceState::Gone) {
+        // What a task has made of its files does not keep it from its end.
+        let job = self.job(handle).await?;
+        if let Ok(seen) = self.observed(handle, job.as_ref()).await
+            && matches!(seen.state, InstanceState::Exited | InstanceState::Gone)
+        {
             return Ok(seen);
         }
         let (place, timeout) = (self.base.place(&handle.key), stop.timeout);
-        on_disk(move || place.note_stop(&signal, timeout)).await?;
+        // Without the note, on a full disk for one, the gate sends SIGTERM.
+        if let Err(why) = on_disk(move || place.note_stop(&signal, timeout)).await {
+            tracing::warn!(key = handle.key, %why, "SIGTERM is sent");
+        }
         // HTCondor would make *removed* of *completed*.
         let condition = format!("ClusterId == {} && DroverEpoch == {epoch} && JobStatus != 4", handle.cluster);
         self.act("condor_rm", &condition).await?;

@@ -27,7 +27,7 @@ pub struct Gate<'a> {
     pub identify: &'a str,
     /// What follows once the directory is claimed.
     pub claimed: &'a str,
-    /// What is done with a signal, besides waiting on for the task, whose process is `$child`.
+    /// What is done with the signal `$1`, besides waiting on for the task, whose process is `$child`.
     pub on_signal: &'a str,
 }
 
@@ -62,15 +62,15 @@ usual='env --default-signal'
 $usual true 2>/dev/null || usual=
 on_signal() {{
     again=1
-    [ -n "$child" ] || {{ early=1; return; }}
+    [ -n "$child" ] || {{ early=$1; return; }}
 {on_signal}}}
 # A shell that waits would die of the signals that are meant for the task; a handler is not inherited.
 again=0 early= child=
-for signal in HUP INT QUIT USR1 USR2 TERM ALRM CONT; do trap on_signal "$signal"; done
+for signal in HUP INT QUIT USR1 USR2 TERM ALRM CONT; do trap "on_signal $signal" "$signal"; done
 $usual ./task.sh >> out 2>> err < /dev/null &
 child=$!
 # One that came before the task was meant for it.
-[ -z "$early" ] || on_signal
+[ -z "$early" ] || on_signal "$early"
 code=127
 while :; do
     again=0
