@@ -2,13 +2,14 @@
 
 use std::time::{Duration, SystemTime};
 
+use hpc::script::{CANNOT_CLAIM, REFUSED};
 use serde_json::{Map, Value};
 
 /// Attributes that are asked for.
 pub(crate) const ATTRIBUTES: &str = "ClusterId,JobStatus,HoldReason,HoldReasonCode,RemoveReason,VacateReason,\
-    LastRejMatchReason,ExitSignal,JobRunCount,RemoteHost,LastRemoteHost,JobDisconnectedDate,\
-    RemoteUserCpu,RemoteSysCpu,ResidentSetSize,DroverKey,DroverOwner,DroverSlot,DroverTask,DroverEpoch,DroverState,\
-    DroverAcknowledged";
+    LastRejMatchReason,ExitCode,ExitSignal,JobRunCount,Owner,JobLeaseDuration,RemoteHost,LastRemoteHost,\
+    JobDisconnectedDate,RemoteUserCpu,RemoteSysCpu,ResidentSetSize,DroverKey,DroverOwner,DroverSlot,DroverTask,\
+    DroverEpoch,DroverState,DroverAcknowledged";
 
 /// `HoldReasonCode` of a job that its submission has put on hold (HTCondor's manual, job ClassAd attributes).
 const SUBMITTED_ON_HOLD: i64 = 15;
@@ -139,6 +140,26 @@ impl Job {
         self.int("JobRunCount").unwrap_or_default() <= 1
     }
 
+    /// User of the job, as the schedd knows it.
+    pub(crate) fn user(&self) -> &str {
+        self.text("Owner")
+    }
+
+    /// The code of a completed job that was started once; more than 128 for a signal.
+    pub(crate) fn code(&self) -> Option<i32> {
+        if self.status() != Some(Status::Completed) || !self.started_once() {
+            return None;
+        }
+        let code = self.int("ExitSignal").map_or_else(|| self.int("ExitCode"), |signal| Some(signal + 128))?;
+        // Of a gate that has started nothing.
+        i32::try_from(code).ok().filter(|code| ![REFUSED, CANNOT_CLAIM].contains(code))
+    }
+
+    /// Until when its machine may run it although it is not heard: then it ends the job by itself.
+    pub(crate) fn leased_until(&self) -> Option<SystemTime> {
+        Some(self.disconnected()? + Duration::from_secs(self.positive("JobLeaseDuration")))
+    }
+
     /// Since when its machine is not heard.
     pub(crate) fn disconnected(&self) -> Option<SystemTime> {
         self.time("JobDisconnectedDate")
@@ -171,10 +192,15 @@ pub(crate) fn jobs(stdout: &str) -> Result<Vec<Job>, String> {
     Ok(ads.into_iter().map(Job).collect())
 }
 
-/// How many jobs an action has changed, by its line of totals; `None`: the schedd gave no answer.
-pub(crate) fn succeeded(stdout: &str) -> Option<u64> {
+/// How many jobs an action has changed, by its line of totals, and how many it was refused; `None`: the schedd gave no
+/// answer.
+pub(crate) fn totals(stdout: &str) -> Option<(u64, u64)> {
     let totals = stdout.lines().find(|line| line.contains(" Succeeded, "))?;
-    totals.split_whitespace().next()?.parse().ok()
+    let of = |what: &str| {
+        let count = totals.split(", ").find_map(|part| part.trim().strip_suffix(what))?;
+        count.trim().parse::<u64>().ok()
+    };
+    Some((of("Succeeded")?, of("Failed")? + of("Permission Denied")?))
 }
 
 /// A text as a literal of the ClassAd language. One may not hold the end of a line, which becomes a blank, everywhere
@@ -208,9 +234,10 @@ mod tests {
     #[test]
     fn totals_tell_whether_the_schedd_answered() {
         let none = "0 Succeeded, 0 Failed, 0 Not Found, 0 Bad Status, 0 Already Done, 0 Permission Denied\n";
-        assert_eq!(succeeded(none), Some(0));
-        assert_eq!(succeeded(&none.replacen('0', "1", 1)), Some(1));
-        assert_eq!(succeeded(""), None);
+        assert_eq!(totals(none), Some((0, 0)));
+        assert_eq!(totals(&none.replacen('0', "1", 1)), Some((1, 0)));
+        assert_eq!(totals(&none.replace("0 Failed", "1 Failed").replace("0 Perm", "2 Perm")), Some((0, 3)));
+        assert_eq!(totals(""), None);
     }
 
     #[test]

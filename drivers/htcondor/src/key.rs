@@ -11,6 +11,10 @@
 //! it was submitted after that removal; hence the second, which was submitted before it, was there when the first's
 //! manager removed candidates, before t₁. It was a candidate then, and is removed: a contradiction.
 //!
+//! A candidate matches no machine before it is marked, so that nothing runs which has not begun, whoever releases it.
+//! A removal that the schedd refuses fails the call. All this rests on begun jobs and seals staying in the queue: of a
+//! queue that was restored from the past, the claim in the run directory alone lets one start.
+//!
 //! A seal is a job that never runs and needs no mark: from its submission on the key is sealed. Whoever has read it and
 //! is to conclude that the key has no instance and never will removes the candidates, and reads again: what began
 //! meanwhile is the instance, and what begins later was submitted later and its manager reads the seal.

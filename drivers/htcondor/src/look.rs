@@ -35,7 +35,9 @@ pub(crate) fn look(job: Option<&Job>, files: &Files, now: SystemTime) -> Look {
     let told = why.clone().unwrap_or_else(|| "it gives no reason".to_owned());
     let host = job.and_then(Job::host);
     if let Some(exit) = &files.exit {
-        return Look::Exited(exit.clone());
+        // The gate does not know of a limit.
+        let oom = exit.oom || (exit.code > 128 && job.is_some_and(Job::out_of_memory));
+        return Look::Exited(Exit { oom, ..exit.clone() });
     }
     match (&files.claim, host) {
         // What ends afterwards keeps the attribute.
@@ -47,7 +49,15 @@ pub(crate) fn look(job: Option<&Job>, files: &Files, now: SystemTime) -> Look {
             InstanceState::Unknown,
             format!("HTCondor has given the job up ({told}), and something of it still runs on {node}"),
         ),
-        (Some(_), None) => ended(137, format!("no exit result was left; HTCondor says: {told}")),
+        // The lock may have gone with the node's line to the file server.
+        (Some((node, _)), None) if job.and_then(Job::leased_until).is_some_and(|until| now < until) => Look::State(
+            InstanceState::Unknown,
+            format!("HTCondor has given the job up ({told}), and {node} may run it until its lease ends"),
+        ),
+        (Some(_), None) => match job.and_then(Job::code) {
+            Some(code) => ended(code, String::new()),
+            None => ended(137, format!("no exit result was left; HTCondor says: {told}")),
+        },
         (None, Some(_)) => Look::State(InstanceState::Creating, String::new()),
         (None, None) => match job.map(Job::status) {
             None => Look::State(InstanceState::Gone, "the queue has no such job, and it never began".to_owned()),

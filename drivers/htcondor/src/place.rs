@@ -33,7 +33,7 @@ const GATE: Gate<'_> = Gate {
     signal=TERM seconds=
     read -r signal seconds 2>/dev/null < stop
     kill -s "${signal:-TERM}" "$child" 2>/dev/null || kill -s TERM "$child" 2>/dev/null
-    [ -z "$seconds" ] || (sleep "$seconds"; kill -s KILL "$child") > /dev/null 2>&1 9>&- &
+    [ -z "$seconds" ] || (sleep "$seconds" && kill -s KILL "$child") > /dev/null 2>&1 9>&- &
 "#,
 };
 
@@ -116,6 +116,10 @@ pub(crate) struct Exit {
     pub(crate) why: String,
 }
 
+fn missing(why: io::Error) -> io::Result<()> {
+    if why.kind() == ErrorKind::NotFound { Ok(()) } else { Err(why) }
+}
+
 fn seconds(text: &str) -> Option<SystemTime> {
     Some(UNIX_EPOCH + Duration::from_secs(text.parse().ok()?))
 }
@@ -140,6 +144,8 @@ impl Place {
 
     /// What there is. A run takes the lock, then claims, leaves its result, and only then lets go of the lock: so in
     /// this order a claim without lock and result is one that has left none.
+    ///
+    /// A network file system may keep for a while that a file is missing: [`Place::files_for_sure`].
     pub(crate) fn files(&self) -> Answer<Files> {
         as_owner(&self.dir, || {
             let claim = read(&self.file("claim"))?.map(|text| {
@@ -148,26 +154,38 @@ impl Place {
                 (words.next().unwrap_or("?").to_owned(), at)
             });
             let alive = claim.is_some() && held(&self.file("alive"))?;
-            if claim.is_some() && !alive {
-                probe(&self.dir)?;
-            }
             Ok(Files { alive, claim, exit: read(&self.file("exit"))?.as_deref().and_then(exit) })
         })
     }
 
-    /// Keeps a result that the gate could not leave; the one that is there already counts.
+    /// As [`Place::files`], and what is missing is missing.
+    pub(crate) fn files_for_sure(&self) -> Answer<Files> {
+        if self.is_there()? {
+            as_owner(&self.dir, || probe(&self.dir))?;
+        }
+        self.files()
+    }
+
+    fn is_there(&self) -> Answer<bool> {
+        Ok(rights::owner(&self.dir).map_err(unclear("look at", &self.dir))?.is_some())
+    }
+
+    /// Keeps a result that the gate could not leave; the one that is there already counts, if it can be read.
     pub(crate) fn conclude(&self, exit: &Exit) -> Answer<()> {
         let at = exit.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let why: String = exit.why.split_whitespace().collect::<Vec<_>>().join(" ");
         let text = format!("{} {at} {} {why}\n", exit.code, if exit.oom { "oom" } else { "-" });
-        if rights::owner(&self.dir).map_err(unclear("look at", &self.dir))?.is_none() {
+        if !self.is_there()? {
             // Somebody has removed it: the queue alone tells.
             return Ok(());
         }
         as_owner(&self.dir, || {
             let (temporary, path) = (self.file(&format!("exit.{}", files::unique())), self.file("exit"));
             put(&temporary, 0o600, text.as_bytes())?;
-            let linked = fs::hard_link(&temporary, &path);
+            // A full disk leaves an empty one.
+            let whole = read(&path).is_ok_and(|text| text.as_deref().and_then(self::exit).is_some());
+            let linked = if whole { Ok(()) } else { fs::remove_file(&path).or_else(missing) };
+            let linked = linked.and_then(|()| fs::hard_link(&temporary, &path));
             let _ = fs::remove_file(&temporary);
             match linked {
                 Err(why) if why.kind() != ErrorKind::AlreadyExists => Err(unclear("make", &path)(why)),
@@ -227,13 +245,21 @@ impl Place {
 
     /// Tells the gate what a stop means.
     pub(crate) fn note_stop(&self, signal: &str, timeout: Duration) -> Answer<()> {
-        let text = format!("{signal} {}\n", timeout.as_secs());
+        let text = format!("{signal} {}\n", timeout.as_millis().div_ceil(1000));
         as_owner(&self.dir, || put(&self.file("stop"), 0o600, text.as_bytes()))
+    }
+
+    /// Removes the directory, unless something has begun there.
+    pub(crate) fn discard(&self) -> Answer<()> {
+        match self.files_for_sure()?.claim {
+            Some(_) => Ok(()),
+            None => self.remove(),
+        }
     }
 
     /// Removes the directory. What is in it is its user's, and goes with the user's rights.
     pub(crate) fn remove(&self) -> Answer<()> {
-        if rights::owner(&self.dir).map_err(unclear("look at", &self.dir))?.is_none() {
+        if !self.is_there()? {
             return Ok(());
         }
         as_owner(&self.dir, || {

@@ -148,8 +148,11 @@ impl Pool {
     /// The jobs that meet a condition, of this user: anybody may give a job these attributes.
     async fn jobs(&self, condition: &str) -> Answer<Vec<Job>> {
         // `==` takes no notice of the case of letters.
-        let condition = format!("Owner =?= {} && {condition}", literal(self.user().await?));
-        let args = ["-allusers", "-json", "-constraint", &condition, "-attributes", ATTRIBUTES];
+        self.jobs_of_anybody(&format!("Owner =?= {} && {condition}", literal(self.user().await?))).await
+    }
+
+    async fn jobs_of_anybody(&self, condition: &str) -> Answer<Vec<Job>> {
+        let args = ["-allusers", "-json", "-constraint", condition, "-attributes", ATTRIBUTES];
         let said = self.run("condor_q", &args, "").await?;
         ads::jobs(&said.output("condor_q")?).map_err(RemoteError::could_not_ask)
     }
@@ -161,8 +164,21 @@ impl Pool {
     /// Does something with the jobs that meet a condition at that moment; how many there were.
     async fn act(&self, command: &str, condition: &str) -> Answer<u64> {
         let said = self.run(command, &["-totals", "-constraint", condition], "").await?;
-        ads::succeeded(&said.stdout)
-            .ok_or_else(|| RemoteError::could_not_ask(format!("{command}: {}", last_lines(&said.stderr))))
+        match ads::totals(&said.stdout) {
+            Some((done, 0)) => Ok(done),
+            Some((_, refused)) => Err(RemoteError::could_not_ask(format!(
+                "{command}: the schedd refused it for {refused} jobs; may the user of the jobs change them?"
+            ))),
+            None => Err(RemoteError::could_not_ask(format!("{command}: {}", last_lines(&said.stderr)))),
+        }
+    }
+
+    /// Removes the run directory of a key for which nothing has begun and nothing will.
+    async fn discard(&self, key: &str) {
+        let (base, place) = (self.base.clone(), self.base.place(key));
+        if let Err(why) = on_disk(move || base.here().and_then(|()| place.discard())).await {
+            tracing::info!(key, %why, "a run directory that is not needed stays");
+        }
     }
 
     /// Changes attributes of the jobs that meet a condition at that moment; whether there were any.
@@ -192,7 +208,9 @@ impl Pool {
     /// Brings the jobs of a key to a decision. `sealing`: the key is to be sealed; else `own` makes a candidate.
     async fn decide(&self, key: &str, owner: &str, epoch: u64, own: Own<'_>) -> Answer<(Option<Job>, bool)> {
         let of_key = format!("DroverKey =?= {} && DroverOwner =?= {}", literal(key), literal(owner));
-        let candidates = format!("{of_key} && JobStatus == 5 && DroverState == {}", literal(Role::Candidate.text()));
+        // Not one that is being removed. A person may have released one, which then matches no machine.
+        let waits = "(JobStatus == 5 || JobStatus == 1)";
+        let candidates = format!("{of_key} && {waits} && DroverState == {}", literal(Role::Candidate.text()));
         let (mut mine, mut cleared) = (None, Cleared::No);
         for _ in 0..ROUNDS {
             let jobs = self.of_key(key, owner).await?;
@@ -225,6 +243,7 @@ impl Pool {
                 }
                 (Step::Sealed, _) => {
                     self.withdraw(&candidates, mine).await;
+                    self.discard(key).await;
                     return Ok((None, false));
                 }
                 (Step::Nothing, Own::Seal) => {
@@ -233,6 +252,7 @@ impl Pool {
                 (Step::Nothing, Own::Task(request, options)) => {
                     // Another manager has removed the candidate: one of both waits longer, and then looks again.
                     if let Some(lost) = mine.take() {
+                        self.is_ours(lost).await?;
                         tokio::time::sleep(AGAIN * u32::try_from(lost % 8).unwrap_or_default()).await;
                         continue;
                     }
@@ -241,11 +261,28 @@ impl Pool {
                     let (asked, chosen) = ((*request).clone(), (*options).clone());
                     let base = self.base.clone();
                     on_disk(move || base.here().and_then(|()| place.lay_out(&asked, &chosen))).await?;
-                    mine = Some(self.submit(&submit::candidate(request, options, &self.config, &dir)).await?);
+                    let submitted = self.submit(&submit::candidate(request, options, &self.config, &dir)).await;
+                    if matches!(submitted, Err(RemoteError::WrongRequest(_))) {
+                        self.discard(key).await;
+                    }
+                    mine = Some(submitted?);
                 }
             }
         }
         Err(RemoteError::could_not_ask(format!("others are making {key} at the same time, again and again")))
+    }
+
+    /// Whether the schedd knows a job that was submitted here as one of this node's user.
+    async fn is_ours(&self, cluster: u64) -> Answer<()> {
+        let name = self.user().await?;
+        match self.jobs_of_anybody(&format!("ClusterId == {cluster}")).await?.first() {
+            Some(job) if job.user() != name => Err(RemoteError::could_not_ask(format!(
+                "the schedd takes the jobs of the user {name:?} for those of {:?}; let its authentication map this \
+                 node to {name:?}, or set `user`",
+                job.user()
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Removes the own candidate; if that fails, the schedd does so within the hour.
@@ -375,6 +412,7 @@ impl Pool {
         let none = Files::default();
         let observation = |files: &Files, look: &Look| look::observation(&handle.key, handle.cluster, job, files, look);
         if job.is_some_and(Job::acknowledged) {
+            drop(self.claims().remove(&handle.key));
             return Ok(observation(&none, &state(InstanceState::Gone, "its end was acknowledged")));
         }
         let runs = job.is_some_and(look::runs);
@@ -386,16 +424,20 @@ impl Pool {
         let job_of = job.cloned();
         let (files, look) = on_disk(move || {
             base.here()?;
-            let files = place.files()?;
-            let look = look::look(job_of.as_ref(), &files, SystemTime::now());
-            if let Look::Ended(exit) = &look {
-                place.conclude(exit)?;
-                // The gate may have left one at the same moment.
-                let files = place.files()?;
+            let judged = |files: Files| {
                 let look = look::look(job_of.as_ref(), &files, SystemTime::now());
+                (files, look)
+            };
+            let (files, look) = judged(place.files()?);
+            if !matches!(&look, Look::Ended(_) | Look::State(InstanceState::Gone, _)) {
                 return Ok((files, look));
             }
-            Ok((files, look))
+            // That a file is missing may be old news.
+            let (files, look) = judged(place.files_for_sure()?);
+            let Look::Ended(exit) = &look else { return Ok((files, look)) };
+            place.conclude(exit)?;
+            // The gate may have left one at the same moment.
+            Ok(judged(place.files()?))
         })
         .await?;
         // A gate that has left its result is about to go, and the queue hears of it later.
@@ -450,44 +492,63 @@ impl Pool {
         }
     }
 
+    /// Whether the job has left its machine and nothing holds the lock.
+    async fn left(&self, handle: &HandleV1, job: Option<&Job>) -> Answer<bool> {
+        if job.is_some_and(|job| job.host().is_some()) {
+            return Ok(false);
+        }
+        let place = self.base.place(&handle.key);
+        on_disk(move || Ok(!place.files()?.alive)).await
+    }
+
     /// Ends an instance; answers when it has ended.
     pub(crate) async fn stop(&self, handle: &HandleV1, epoch: u64, stop: &StopTask) -> Answer<Observation> {
         self.under(handle, epoch).await?;
-        let name = if stop.signal.is_empty() { "TERM" } else { stop.signal.trim_start_matches("SIG") };
-        let signal = if name.chars().all(|c| c.is_ascii_alphanumeric()) { name.to_owned() } else { "TERM".to_owned() };
-        // What a task has made of its files does not keep it from its end.
-        let job = self.job(handle).await?;
-        if let Ok(seen) = self.observed(handle, job.as_ref()).await
-            && matches!(seen.state, InstanceState::Exited | InstanceState::Gone)
-        {
-            return Ok(seen);
-        }
-        let (place, timeout) = (self.base.place(&handle.key), stop.timeout);
-        // Without the note, on a full disk for one, the gate sends SIGTERM.
-        if let Err(why) = on_disk(move || place.note_stop(&signal, timeout)).await {
-            tracing::warn!(key = handle.key, %why, "SIGTERM is sent");
-        }
-        // HTCondor would make *removed* of *completed*.
-        let condition = format!("ClusterId == {} && DroverEpoch == {epoch} && JobStatus != 4", handle.cluster);
-        self.act("condor_rm", &condition).await?;
-        let begun = Instant::now();
+        let asked = stop.signal.to_ascii_uppercase();
+        let name = asked.strip_prefix("SIG").unwrap_or(&asked);
+        let known = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric());
+        let signal = if known { name.to_owned() } else { "TERM".to_owned() };
+        let (begun, mut told) = (Instant::now(), false);
         loop {
-            let (job, seen) = self.one(handle).await?;
-            match seen.state {
-                InstanceState::Gone => return Ok(seen),
-                // Children that it has left end with the job.
-                InstanceState::Exited if job.as_ref().is_none_or(|job| job.host().is_none()) => return Ok(seen),
-                _ => {}
+            // What a task has made of its files does not keep it from its end.
+            let job = self.job(handle).await?;
+            let why = match self.observed(handle, job.as_ref()).await {
+                Ok(seen) if seen.state == InstanceState::Gone => return Ok(seen),
+                Ok(seen) if seen.state == InstanceState::Exited && self.left(handle, job.as_ref()).await? => {
+                    return Ok(seen);
+                }
+                Ok(seen) => seen.reason,
+                Err(why) => why.to_string(),
+            };
+            if !told {
+                self.end(handle, epoch, signal.clone(), stop.timeout).await?;
+                told = true;
             }
             if begun.elapsed() > stop.timeout + STOP_SLACK {
                 return Err(RemoteError::could_not_ask(format!(
                     "the job {}.0 was removed and has not ended after {} s: {}",
                     handle.cluster,
                     begun.elapsed().as_secs(),
-                    if seen.reason.is_empty() { "it still runs" } else { &seen.reason }
+                    if why.is_empty() { "something of it still runs" } else { &why }
                 )));
             }
             tokio::time::sleep(STOP_LOOK).await;
+        }
+    }
+
+    /// Tells a job to end, by this signal and after so long by SIGKILL.
+    async fn end(&self, handle: &HandleV1, epoch: u64, signal: String, timeout: Duration) -> Answer<()> {
+        let place = self.base.place(&handle.key);
+        // Without the note, on a full disk for one, the gate sends SIGTERM.
+        if let Err(why) = on_disk(move || place.note_stop(&signal, timeout)).await {
+            tracing::warn!(key = handle.key, %why, "SIGTERM is sent");
+        }
+        // HTCondor would make *removed* of *completed*.
+        let condition = format!("ClusterId == {} && DroverEpoch == {epoch} && JobStatus != 4", handle.cluster);
+        match self.act("condor_rm", &condition).await? {
+            // Another manager may have taken it over meanwhile.
+            0 => self.under(handle, epoch).await,
+            _ => Ok(()),
         }
     }
 
@@ -502,17 +563,33 @@ impl Pool {
                 return Err(RemoteError::wrong_request(format!("the instance {} has not ended", handle.key)));
             }
         }
-        if job.is_some_and(|job| !job.acknowledged()) {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs().to_string();
-            let condition = format!("ClusterId == {} && DroverEpoch <= {epoch}", handle.cluster);
-            let values = [("DroverEpoch", epoch.to_string()), ("DroverAcknowledged", now)];
-            let values = values.each_ref().map(|(name, value)| (*name, value.as_str()));
-            if !self.edit(&condition, &values).await? {
-                self.under(handle, epoch).await?;
-                return Err(RemoteError::could_not_ask("the schedd did not take the acknowledgement"));
+        let condition = format!("ClusterId == {} && DroverEpoch <= {epoch}", handle.cluster);
+        match &job {
+            Some(job) if !job.acknowledged() => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs().to_string();
+                let values = [("DroverEpoch", epoch.to_string()), ("DroverAcknowledged", now)];
+                let values = values.each_ref().map(|(name, value)| (*name, value.as_str()));
+                if !self.edit(&condition, &values).await? {
+                    self.under(handle, epoch).await?;
+                    return Err(RemoteError::could_not_ask("the schedd did not take the acknowledgement"));
+                }
             }
-            // One that was evicted or put on hold would wait in the queue for ever.
-            self.act("condor_rm", &format!("{condition} && (JobStatus == 1 || JobStatus == 5)")).await?;
+            Some(_) => {}
+            None => {
+                // The key may have been made again since somebody took this job out of the queue.
+                let jobs = self.of_key(&handle.key, &handle.owner).await?;
+                let accepted = key::epoch(&jobs);
+                match key::step(&jobs, None, Cleared::No) {
+                    _ if epoch < accepted => return Err(RemoteError::StaleEpoch { given: epoch, accepted }),
+                    Step::Instance(other) if !other.acknowledged() => return Ok(()),
+                    _ => {}
+                }
+            }
+        }
+        if job.is_some() {
+            // One that was evicted or put on hold would wait in the queue for ever, or be started again.
+            let goes_on = "DroverAcknowledged =!= undefined && (JobStatus == 1 || JobStatus == 2 || JobStatus == 5)";
+            self.act("condor_rm", &format!("{condition} && {goes_on}")).await?;
         }
         let place = self.base.place(&handle.key);
         on_disk(move || place.remove()).await
@@ -522,7 +599,9 @@ impl Pool {
     pub(crate) async fn try_submission(&self) -> Answer<&str> {
         let key = format!("doctor.{}", hpc::files::unique());
         let job = self.submit(&submit::seal(&key, "doctor", 0, self.config.keep_sealed)).await?;
+        let ours = self.is_ours(job).await;
         self.act("condor_rm", &format!("ClusterId == {job} && DroverKey =?= {}", literal(&key))).await?;
+        ours?;
         self.user().await
     }
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use driver_sdk::proto::driver::network_isolation_spec::NetworkIsolationMode;
 use driver_sdk::{Ensure, RemoteError, TaskConfig};
+use hpc::task;
 
 use crate::ads::{Role, literal};
 use crate::config::{PluginConfig, TaskOptions};
@@ -17,22 +17,7 @@ const CANDIDATE: Duration = Duration::from_secs(3600);
 /// # Errors
 /// [`RemoteError::WrongRequest`].
 pub(crate) fn refused(task: &TaskConfig, options: &TaskOptions) -> Result<(), RemoteError> {
-    let refuse = |what: &str| Err(RemoteError::wrong_request(format!("htcondor cannot offer {what}")));
-    if let Some(spec) = &task.network_isolation_spec
-        && spec.mode() != NetworkIsolationMode::Host
-    {
-        return refuse("a network of the group's own; use network mode \"host\"");
-    }
-    if !task.mounts.is_empty() {
-        return refuse("volume mounts; name paths of the shared file system in the task");
-    }
-    if !task.devices.is_empty() {
-        return refuse("devices of a node; use `gpus` or `requirements` in the task's config");
-    }
-    let linux = task.resources.as_ref().and_then(|r| r.linux_resources.as_ref());
-    if linux.is_some_and(|l| !l.cpuset_cpus.is_empty()) {
-        return refuse("reserved cores of a node; use `cpus` in the task's config instead of `cores`");
-    }
+    task::refused("htcondor", task, "`gpus` or `requirements`")?;
     if options.command.is_empty() {
         return Err(RemoteError::wrong_request("config.command must not be empty"));
     }
@@ -46,7 +31,33 @@ pub(crate) fn refused(task: &TaskConfig, options: &TaskOptions) -> Result<(), Re
             return Err(RemoteError::wrong_request(format!("config.{name} must be one line, without \\ at its end")));
         }
     }
+    if options.requirements.as_ref().is_some_and(|requirements| !closed(requirements)) {
+        return Err(RemoteError::wrong_request("config.requirements must close each parenthesis and quote"));
+    }
     Ok(())
+}
+
+/// Whether an expression closes what it opens: it stands in parentheses.
+fn closed(expression: &str) -> bool {
+    let (mut depth, mut quoted, mut escaped) = (0_i32, None, false);
+    for sign in expression.chars() {
+        match (quoted, sign) {
+            (Some(_), '\\') if !escaped => {
+                escaped = true;
+                continue;
+            }
+            (Some(quote), sign) if sign == quote && !escaped => quoted = None,
+            (None, '"' | '\'') => quoted = Some(sign),
+            (None, '(') => depth += 1,
+            (None, ')') => depth -= 1,
+            _ => {}
+        }
+        if depth < 0 {
+            return false;
+        }
+        escaped = false;
+    }
+    depth == 0 && quoted.is_none()
 }
 
 /// Whether a value is one line of a submit description: a backslash at its end would continue it.
@@ -76,20 +87,17 @@ fn marks(key: &str, owner: &str, epoch: u64, role: Role, keep: Duration) -> Stri
         hold = True\n\
         leave_in_queue = DroverState == {begun} && \
             (isUndefined(DroverAcknowledged) || time() < DroverAcknowledged + {keep})\n\
-        periodic_remove = DroverState != {begun} && \
-            time() > QDate + ifThenElse(DroverState == {sealed}, {keep}, {waits})\n"
+        periodic_remove = (DroverState != {begun} && \
+            time() > QDate + ifThenElse(DroverState == {sealed}, {keep}, {waits})) || \
+            (DroverAcknowledged =!= undefined && time() > DroverAcknowledged + {keep})\n"
     ));
     all
 }
 
 /// The description of a job that may begin.
 pub(crate) fn candidate(request: &Ensure, options: &TaskOptions, config: &PluginConfig, dir: &Path) -> String {
-    let allocated = request.task.resources.as_ref().and_then(|r| r.allocated_resources.as_ref());
-    let positive = |n: i64| u64::try_from(n).unwrap_or(0);
-    let mhz = allocated.and_then(|a| a.cpu.as_ref()).map_or(0, |c| positive(c.cpu_shares));
-    let memory = allocated.and_then(|a| a.memory.as_ref());
-    let mib = memory.map_or(0, |m| positive(m.memory_mb).max(positive(m.memory_max_mb)));
-    let cpus = options.cpus.filter(|cpus| *cpus > 0).unwrap_or_else(|| mhz.div_ceil(config.cpu_mhz).max(1));
+    let (most, mib) = task::size(&request.task, config.cpu_mhz);
+    let cpus = options.cpus.filter(|cpus| *cpus > 0).unwrap_or(most);
     let path = |name: &str| plain(&dir.join(name).display().to_string());
     let mut all = format!(
         "universe = vanilla\n\
@@ -113,7 +121,10 @@ pub(crate) fn candidate(request: &Ensure, options: &TaskOptions, config: &Plugin
     line("request_memory", (mib > 0).then(|| format!("{mib}M")));
     line("request_disk", options.disk.map(|mib| format!("{mib}M")));
     line("request_gpus", options.gpus.map(|gpus| gpus.to_string()));
-    line("requirements", options.requirements.clone());
+    // Somebody may release all jobs that are on hold: a candidate matches no machine.
+    let begun = format!("DroverState =?= {}", literal(Role::Begun.text()));
+    let asked = options.requirements.as_ref().filter(|asked| !asked.trim().is_empty());
+    line("requirements", Some(asked.map_or_else(|| begun.clone(), |asked| format!("{begun} && ({asked})"))));
     line("rank", options.rank.clone());
     line("accounting_group", options.accounting_group.clone().or_else(|| config.accounting_group.clone()));
     all.push_str(&text("DroverSlot", &request.slot));
@@ -124,7 +135,7 @@ pub(crate) fn candidate(request: &Ensure, options: &TaskOptions, config: &Plugin
 /// The description of a seal.
 pub(crate) fn seal(key: &str, owner: &str, epoch: u64, keep: Duration) -> String {
     let job = "universe = vanilla\nexecutable = /bin/false\ntransfer_executable = False\nshould_transfer_files = NO\n\
-        initialdir = /\n";
+        initialdir = /\nrequirements = False\n";
     job.to_owned() + &marks(key, owner, epoch, Role::Sealed, keep) + "queue\n"
 }
 
@@ -137,6 +148,7 @@ pub(crate) fn cluster(stdout: &str) -> Option<u64> {
 mod tests {
     use driver_sdk::DriverConfig as _;
     use driver_sdk::config::Config;
+    use driver_sdk::proto::driver::network_isolation_spec::NetworkIsolationMode;
     use driver_sdk::proto::driver::{Device, LinuxResources, Mount, NetworkIsolationSpec, Resources};
 
     use super::*;
@@ -183,7 +195,9 @@ mod tests {
             serde_json::json!({"command": "x", "requirements": "Memory > 1", "cpus": 3, "disk": 5, "gpus": 0}),
             "/d",
         );
-        for wanted in ["requirements = Memory > 1", "request_cpus = 3", "request_disk = 5M"] {
+        for wanted in
+            ["requirements = DroverState =?= \"begun\" && (Memory > 1)", "request_cpus = 3", "request_disk = 5M"]
+        {
             assert!(all.iter().any(|line| line == wanted), "{wanted} in {all:#?}");
         }
         for missing in ["rank", "accounting_group", "request_memory"] {
@@ -202,7 +216,9 @@ mod tests {
     #[test]
     fn a_seal_never_runs_and_goes_by_itself() {
         let text = seal("k", "o", 7, Duration::from_secs(60));
-        for wanted in ["hold = True\n", "My.DroverState = \"sealed\"\n", "My.DroverEpoch = 7\n"] {
+        for wanted in
+            ["hold = True\n", "requirements = False\n", "My.DroverState = \"sealed\"\n", "My.DroverEpoch = 7\n"]
+        {
             assert!(text.contains(wanted), "{text}");
         }
         assert!(text.contains("periodic_remove = ") && text.contains(", 60, "), "{text}");
@@ -232,6 +248,8 @@ mod tests {
         for wrong in [
             serde_json::json!({"command": ""}),
             serde_json::json!({"command": "x", "requirements": "true\nqueue 9"}),
+            serde_json::json!({"command": "x", "requirements": "true) || (true"}),
+            serde_json::json!({"command": "x", "requirements": "Name == \"a\\\")"}),
             serde_json::json!({"command": "x", "rank": "1\r"}),
             serde_json::json!({"command": "x", "accounting_group": "g\nqueue"}),
         ] {

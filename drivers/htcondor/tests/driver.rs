@@ -423,7 +423,7 @@ async fn a_job_that_the_pool_would_refuse_is_a_wrong_request_and_makes_nothing()
     let of = |name: &str| ad[name].as_str().unwrap_or_default().to_owned();
     assert_eq!(
         ["Requirements", "Rank", "request_cpus", "request_gpus", "request_disk", "accounting_group"].map(of),
-        ["TARGET.Memory > 1", "KFlops", "2", "1", "10M", "g"]
+        ["DroverState =?= \"begun\" && (TARGET.Memory > 1)", "KFlops", "2", "1", "10M", "g"]
     );
 }
 

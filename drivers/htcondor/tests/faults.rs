@@ -344,3 +344,88 @@ async fn an_epoch_moves_on_with_each_manager_that_asks() {
     assert_eq!(second.stop(&handle, 9, stop()).await, Err(RemoteError::StaleEpoch { given: 9, accepted: 10 }));
     assert_eq!(world.ad(job)["JobStatus"], 2);
 }
+
+#[tokio::test]
+async fn whoever_releases_all_jobs_runs_no_candidate_and_uses_up_no_seal() {
+    let world = World::new();
+    let driver = world.manager().await;
+    assert_eq!(driver.seal("sealed", 1, "o").await, Ok(None));
+    // A manager that died before it began its candidate.
+    world.say("condor_qedit.fails", "Failed to connect to queue manager\n");
+    driver.ensure(world.ensure("k", 1, "exec sleep 600")).await.expect_err("it could not begin");
+    world.unsay("condor_qedit.fails");
+    world.release_all();
+    let all = world.ads();
+    assert!(all.len() == 2 && all.iter().all(|ad| ad["JobStatus"] == 1), "{all:?}");
+    let sealed = driver.ensure(world.ensure("sealed", 2, "true")).await;
+    assert!(matches!(sealed, Err(RemoteError::Sealed(_))), "{sealed:?}");
+    let made = driver.ensure(world.ensure("k", 2, "exec sleep 600")).await.expect("made");
+    becomes(&driver, &made.handle, InstanceState::Running).await;
+    let of_key: Vec<_> = world.ads().into_iter().filter(|ad| ad["DroverKey"] == "k").collect();
+    assert!(matches!(&of_key[..], [ad] if ad["DroverState"] == "begun"), "{of_key:?}");
+}
+
+#[tokio::test]
+async fn a_task_that_spoils_its_directory_is_stopped_all_the_same() {
+    let world = World::new();
+    let driver = world.manager().await;
+    let (handle, job) = world.runs(&driver, "k").await;
+    fs::create_dir(world.file("k", "stop")).expect("made");
+    fs::create_dir(world.file("k", "exit")).expect("made");
+    let stopped = tokio::spawn(async move { driver.stop(&handle, 1, stop()).await });
+    testkit::eventually("its end", || world.processes(job).is_empty()).await;
+    fs::remove_dir_all(world.file("k", "exit")).expect("removed");
+    assert_eq!(stopped.await.expect("ended").expect("stopped").state, InstanceState::Exited);
+}
+
+#[tokio::test]
+async fn a_suspended_job_goes_on_when_it_is_continued() {
+    let world = World::new();
+    let driver = world.manager().await;
+    let made = driver.ensure(world.ensure("k", 1, "while :; do echo x; sleep 0.02; done")).await.expect("made");
+    testkit::eventually("its output", || !world.read("k", "out").is_empty()).await;
+    for pid in world.processes(1) {
+        let Some(pid) = rustix::process::Pid::from_raw(pid) else { continue };
+        for signal in [rustix::process::Signal::STOP, rustix::process::Signal::CONT] {
+            // One of them may have ended by itself.
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+    // As long as it would take to end.
+    let lines = world.read("k", "out").len();
+    testkit::eventually("fifty lines more", || world.read("k", "out").len() > lines + 100).await;
+    let handle = made.handle;
+    assert_eq!(look(&driver, &handle).await.state, InstanceState::Running);
+    driver.stop(&handle, 1, stop()).await.expect("stopped");
+}
+
+#[tokio::test]
+async fn what_never_began_leaves_no_directory() {
+    let world = World::new();
+    let driver = world.manager().await;
+    let mut request = world.ensure("wrong", 1, "");
+    request.task.msgpack_driver_config =
+        rmp_serde::to_vec(&json!({"command": "true", "requirements": "Arch =="})).expect("bytes");
+    assert!(matches!(driver.ensure(request).await, Err(RemoteError::WrongRequest(_))));
+    assert!(!world.file("wrong", "").exists());
+    world.say("condor_qedit.fails", "Failed to connect to queue manager\n");
+    driver.ensure(world.ensure("k", 1, "true")).await.expect_err("it could not begin");
+    world.unsay("condor_qedit.fails");
+    assert!(world.file("k", "gate.sh").exists());
+    assert_eq!(driver.seal("k", 2, "o").await, Ok(None));
+    assert!(!world.file("k", "").exists());
+}
+
+#[tokio::test]
+async fn an_acknowledgement_of_a_job_that_somebody_removed_touches_no_later_one() {
+    let world = World::new();
+    let driver = world.manager().await;
+    world.say("no_machines", "");
+    let first = driver.ensure(world.ensure("k", 1, "exec sleep 600")).await.expect("made").handle;
+    world.happens("fake_forget", 1);
+    let second = driver.ensure(world.ensure("k", 2, "exec sleep 600")).await.expect("made").handle;
+    assert_ne!(first, second);
+    assert_eq!(driver.acknowledge(&first, 1).await, Err(RemoteError::StaleEpoch { given: 1, accepted: 2 }));
+    driver.acknowledge(&first, 2).await.expect("there is nothing to forget");
+    assert!(world.file("k", "gate.sh").exists());
+}

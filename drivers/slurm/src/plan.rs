@@ -2,29 +2,14 @@
 
 use std::path::Path;
 
-use driver_sdk::proto::driver::network_isolation_spec::NetworkIsolationMode;
 use driver_sdk::{RemoteError, TaskConfig};
+use hpc::task;
 
 use crate::config::{PluginConfig, TaskOptions};
 
 /// Refuses what no job of Slurm can have.
 pub(crate) fn refused(task: &TaskConfig, options: &TaskOptions) -> Result<(), RemoteError> {
-    let refuse = |what: &str| Err(RemoteError::wrong_request(format!("slurm cannot offer {what}")));
-    if let Some(spec) = &task.network_isolation_spec
-        && spec.mode() != NetworkIsolationMode::Host
-    {
-        return refuse("a network of the group's own; use network mode \"host\"");
-    }
-    if !task.mounts.is_empty() {
-        return refuse("volume mounts; name paths of the shared file system in the task");
-    }
-    if !task.devices.is_empty() {
-        return refuse("devices of a node; use `gres` or `gpus` in the task's config");
-    }
-    let linux = task.resources.as_ref().and_then(|r| r.linux_resources.as_ref());
-    if linux.is_some_and(|l| !l.cpuset_cpus.is_empty()) {
-        return refuse("reserved cores of a node; use `cpus` in the task's config instead of `cores`");
-    }
+    task::refused("slurm", task, "`gres` or `gpus`")?;
     if options.command.is_empty() {
         return Err(RemoteError::wrong_request("config.command must not be empty"));
     }
@@ -61,12 +46,8 @@ pub(crate) fn own(name: &str, comment: &str, dir: &Path, output: &Path) -> [Stri
 
 /// Options of `sbatch` that a task shares with all of its kind.
 pub(crate) fn shared(task: &TaskConfig, options: &TaskOptions, config: &PluginConfig) -> Vec<String> {
-    let allocated = task.resources.as_ref().and_then(|r| r.allocated_resources.as_ref());
-    let positive = |n: i64| u64::try_from(n).unwrap_or(0);
-    let mhz = allocated.and_then(|a| a.cpu.as_ref()).map_or(0, |c| positive(c.cpu_shares));
-    let memory = allocated.and_then(|a| a.memory.as_ref());
-    let mib = memory.map_or(0, |m| positive(m.memory_mb).max(positive(m.memory_max_mb)));
-    let cpus = options.cpus.unwrap_or_else(|| mhz.div_ceil(config.cpu_mhz).max(1));
+    let (most, mib) = task::size(task, config.cpu_mhz);
+    let cpus = options.cpus.unwrap_or(most);
     let mut all: Vec<String> = vec![
         // Sites may put jobs back into the queue by default.
         "--no-requeue".into(),

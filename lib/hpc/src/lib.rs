@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! command.rs   runs the commands of a batch system
+//! task.rs      what a task asks for, and what no job can have: pure
 //! users.rs     users, as the name services know them
 //! rights.rs    work on files with the rights of their owner
 //! files.rs     files of a run directory, whose user may put anything there
@@ -17,6 +18,7 @@ pub mod files;
 pub mod logs;
 pub mod rights;
 pub mod script;
+pub mod task;
 pub mod users;
 
 use driver_sdk::RemoteError;

@@ -45,6 +45,7 @@ pub fn gate(dir: &Path, gate: &Gate<'_>) -> String {
 # The gate of a run directory: of all submissions with its key, one starts.
 umask 077
 cd {dir} 2>/dev/null || exit {REFUSED}
+{{ : >> alive; }} 2>/dev/null || exit {CANNOT_CLAIM}
 exec 9<> alive
 flock -s -w 60 9 || exit {CANNOT_CLAIM}
 read -r random < /proc/sys/kernel/random/uuid || exit {CANNOT_CLAIM}
@@ -81,9 +82,11 @@ while :; do
     code=$seen
     [ "$again" = 1 ] || break
 done
-printf '%s %s\n' "$code" "$(date +%s)" > exit.tmp
-sync exit.tmp 2>/dev/null || sync
-mv -f exit.tmp exit
+# Its number may be another process's from here on.
+child=
+# A result that cannot be written whole is none; one that the driver has concluded meanwhile stays.
+printf '%s %s\n' "$code" "$(date +%s)" > exit.tmp && {{ sync exit.tmp 2>/dev/null || sync; }} &&
+    {{ {{ [ ! -L exit ] && [ -s exit ]; }} || mv -f exit.tmp exit; }}
 exit "$code"
 "#
     )

@@ -24,7 +24,7 @@ export LC_ALL=C PATH=$PATH:/usr/sbin:/sbin
 fail() { echo "peer.sh: $*" >&2; exit 1; }
 
 install() {
-    local tree=$1 apt deb mirror
+    local tree=$1 apt deb mirror codename
     [ ! -e "$tree" ] || return 0
     rm -rf "$tree.tmp"
     mkdir -p "$tree.tmp/apt"/{etc/apt/{apt.conf.d,preferences.d,sources.list.d},var/lib/apt/lists/partial} \
@@ -33,7 +33,9 @@ install() {
     # An apt of its own, for which no package is installed: it fetches what is needed, down to the C library.
     : > "$tree/apt/var/lib/dpkg/status"
     # The mirror that this machine uses.
-    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' "Codename: $(. /etc/os-release; echo "$VERSION_CODENAME")" | head -n 1)
+    codename=$(. /etc/os-release; echo "$VERSION_CODENAME")
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' \
+        "Codename: $codename" | head -n 1)
     [ -n "$mirror" ] || fail "apt knows no mirror of Debian"
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror trixie main" \
         > "$tree/apt/etc/apt/sources.list"

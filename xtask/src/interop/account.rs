@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::process::Run;
 
-/// A user of this machine, which goes with the drop.
+/// A user of this machine, which goes with the drop. What still runs as the user keeps it: drop that first.
 pub(super) struct Account {
     pub(super) name: String,
     pub(super) uid: u32,
@@ -23,6 +23,8 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        drop(Run::new("userdel", [self.name.as_str()]).quiet().run());
+        if let Err(why) = Run::new("userdel", [self.name.as_str()]).quiet().run() {
+            eprintln!("the user {} stays: {why:#}", self.name);
+        }
     }
 }

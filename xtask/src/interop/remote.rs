@@ -38,9 +38,9 @@ pub(super) fn until_moved(server: &Agent, from: &str, after: &str) -> Result<()>
     until(&format!("another manager after {after}"), BOUND, || Ok(manager(server)?.ne(from).then_some(())))
 }
 
-/// The allocation that is wanted and runs.
+/// The allocation that is wanted and runs; it may be told a moment after its instance's record.
 pub(super) fn allocation(server: &Agent) -> Result<String> {
-    server.serving("far")?.context("no running allocation")
+    until("a running allocation", BOUND, || server.serving("far"))
 }
 
 /// The instance counts on, and its log has every line once.
@@ -53,8 +53,7 @@ pub(super) fn counts(server: &Agent, alloc: &str) -> Result<()> {
 
 /// The same, by the allocation that there is after an event.
 pub(super) fn counts_after(server: &Agent, after: &str) -> Result<()> {
-    let alloc = until(&format!("an allocation after {after}"), BOUND, || Ok(allocation(server).ok()))?;
-    counts(server, &alloc).with_context(|| format!("after {after}"))
+    allocation(server).and_then(|alloc| counts(server, &alloc)).with_context(|| format!("after {after}"))
 }
 
 /// The record says that nobody knows how the instance is.

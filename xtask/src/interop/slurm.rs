@@ -54,8 +54,8 @@ pub(crate) fn check() -> Result<()> {
     need()?;
     builds::build(&["drover-driver-slurm"])?;
     let plugin = target_dir().join("debug/drover-driver-slurm");
-    let cluster = Cluster::start()?;
     let user = Account::new()?;
+    let cluster = Cluster::start()?;
     cluster
         .conforms(&plugin, &user)
         .with_context(|| format!("the conformance suite; logs of the cluster: {}", cluster.log()))?;
@@ -360,7 +360,7 @@ fn users(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cluster: &Cluste
     remote::until_moved(server, &manager, "kill -9")?;
     until("a running instance after kill -9", BOUND, || running(server))?;
     ensure!(cluster.one()? == id, "another job than {id} after {record}");
-    let alloc = until("an allocation after kill -9", BOUND, || Ok(allocation(server).ok().filter(|a| *a != alloc)))?;
+    let alloc = until("an allocation after kill -9", BOUND, || Ok(server.serving("far")?.filter(|a| *a != alloc)))?;
     let exec = |script: &str| server.exec(&alloc, &["/bin/sh", "-c", script]);
 
     // What the user makes of its run directory shows nobody what only root may read.

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use condition::{Expression, attribute};
+use condition::{Expression, Is, attribute};
 use queue::{Job, Jobs, Pool, now};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value};
@@ -456,6 +456,13 @@ fn start(pool: &Pool, jobs: &mut Jobs, id: u64) -> Result<Option<(Child, String)
     Ok(Some((child, of_start(pool, id, starts))))
 }
 
+/// Whether the requirements are not false; what they ask of machines is undefined here.
+fn matches(job: &Job) -> bool {
+    let text = job.text("Requirements");
+    text.is_empty()
+        || Expression::read(text).and_then(|is| is.value(&job.ad, now())).is_ok_and(|is| is != Is::Bool(false))
+}
+
 /// The shadow of a job: starts its process, and again after an eviction, and tells the queue of its end.
 fn run(pool: &Pool, id: u64) -> Result<(), Loud> {
     loop {
@@ -465,6 +472,8 @@ fn run(pool: &Pool, id: u64) -> Result<(), Loud> {
                     let idle = jobs.jobs.get_mut(&id).filter(|job| job.status() == 1);
                     Ok(idle.map(|job| job.set("LastRejMatchReason", why)))
                 })?,
+                // What matches no machine stays idle.
+                None if pool.peek(id)?.is_some_and(|job| !matches(&job)) => None,
                 None => break pool.with(|jobs| start(pool, jobs, id))?,
             };
             if pool.peek(id)?.is_none_or(|job| job.status() != 1) {

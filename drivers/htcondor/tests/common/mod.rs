@@ -145,6 +145,14 @@ impl World {
         calls.lines().filter(|line| command.is_empty() || *line == command).count()
     }
 
+    /// A person releases whatever is on hold.
+    pub(crate) fn release_all(&self) {
+        let mut command = Command::new(testkit::beside_the_tests("fake_condor"));
+        command.args(["condor_release", "-totals", "-constraint", "DroverKey =!= undefined"]);
+        let output = command.env("CONDOR_CONFIG", self.dir.at("condor")).output().expect("run");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
     /// Something happens to a job.
     pub(crate) fn happens(&self, what: &str, job: u64) {
         let mut command = Command::new(testkit::beside_the_tests("fake_condor"));
