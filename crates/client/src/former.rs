@@ -1,7 +1,7 @@
 //! What a former agent has left: its records, which are restored, and what none of them claims, which is swept.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeSet, HashMap, HashSet, hash_map::Entry},
     sync::Arc,
 };
 
@@ -23,7 +23,7 @@ use model::AllocId;
 use node_config::ClientConfig;
 use node_record::store::{CGROUP_PARENT, FORGOTTEN, LocalStore, RestoredAlloc, Write};
 
-use crate::alloc::run::Origin;
+use crate::{alloc::run::Origin, known_job::KnownJob};
 
 /// What a start finds in its records.
 #[derive(Default)]
@@ -43,10 +43,10 @@ pub(crate) struct Known {
 
 impl Known {
     pub(crate) fn of(restored: Vec<RestoredAlloc>) -> Self {
-        let mut known = Self::default();
+        let (mut known, mut jobs) = (Self::default(), HashMap::new());
         for alloc in restored {
             let id = alloc.id.clone();
-            match origin(alloc) {
+            match origin(alloc, &mut jobs) {
                 Ok(origin) => {
                     known.allocs.insert(id);
                     // A run that has ended, or whose start was never confirmed, is ended by the sweep, and by its own
@@ -81,10 +81,18 @@ impl Known {
     }
 }
 
-fn origin(restored: RestoredAlloc) -> Result<Origin, String> {
+/// `jobs` by the hash of their text: thousands of allocations may have one.
+fn origin(restored: RestoredAlloc, jobs: &mut HashMap<String, KnownJob>) -> Result<Origin, String> {
     let mut record: AllocRecord = serde_json::from_slice(&restored.record).map_err(|e| e.to_string())?;
-    let job: Arc<model::Job> = Arc::new(serde_json::from_slice(&restored.job.json).map_err(|e| e.to_string())?);
-    record.alloc.job = Some(job.clone());
+    let known = match jobs.entry(restored.job.hash.clone()) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(new) => {
+            let job = serde_json::from_slice(&restored.job.json).map_err(|e| e.to_string())?;
+            new.insert(KnownJob::new(job, restored.job))
+        }
+    };
+    known.share(&mut record.alloc);
+    let (job, stored_job) = (known.job.clone(), known.stored.clone());
     let tasks = restored
         .tasks
         .into_iter()
@@ -92,7 +100,7 @@ fn origin(restored: RestoredAlloc) -> Result<Origin, String> {
             Ok((Arc::from(name), serde_json::from_slice::<Kept<TaskRecord>>(&bytes).map_err(|e| e.to_string())?))
         })
         .collect::<Result<_, String>>()?;
-    Ok(Origin { record, job, stored_job: Arc::new(restored.job), tasks })
+    Ok(Origin { record, job, stored_job, tasks })
 }
 
 /// What a start ends and removes.

@@ -28,6 +28,7 @@ mod handle;
 mod host_volumes;
 pub mod http;
 mod inventory;
+mod known_job;
 mod ledger;
 mod lock;
 mod metrics;

@@ -40,7 +40,7 @@ use tonic::{
     transport::{Channel, Endpoint, Uri},
 };
 
-use crate::{credentials::Credentials, host_volumes::Told};
+use crate::{credentials::Credentials, host_volumes::Told, known_job::KnownJob};
 
 /// What a server says.
 #[derive(Debug)]
@@ -209,7 +209,7 @@ struct Waiting {
 
 /// Jobs that the server has sent in this session, by name, version and JobModifyIndex: one that was purged and
 /// registered anew begins again at version 0, and allocations of both may be on this node.
-type Jobs = HashMap<(JobKey, u64, StoreIndex), (Arc<Job>, Arc<StoredJob>)>;
+type Jobs = HashMap<(JobKey, u64, StoreIndex), KnownJob>;
 
 impl Session {
     /// Runs until the node stops.
@@ -705,8 +705,8 @@ fn chain(error: &dyn std::error::Error) -> String {
 fn decode_allocs(message: node_rpc::Allocs, jobs: &mut Jobs) -> Result<FromServer, Ended> {
     for json in message.jobs_json {
         let job: Job = node_rpc::from_json("a job", &json)?;
-        let stored = Arc::new(StoredJob::new(json));
-        jobs.insert((job.key(), job.version, job.job_modify_index), (Arc::new(job), stored));
+        let key = (job.key(), job.version, job.job_modify_index);
+        jobs.insert(key, KnownJob::new(job, StoredJob::new(json)));
     }
     // A server that does not name them has sent no more than one job of a name and version.
     let indexes = message.job_indexes.iter().copied().map(Some).chain(std::iter::repeat(None));
@@ -718,23 +718,23 @@ fn decode_allocs(message: node_rpc::Allocs, jobs: &mut Jobs) -> Result<FromServe
             let mut alloc: Allocation = node_rpc::from_json("an allocation", json)?;
             let (job, version) = (alloc.job_key(), alloc.job_version);
             let found = match index {
-                Some(index) => jobs.get(&(job.clone(), version, index)),
+                Some(index) => jobs.get_mut(&(job.clone(), version, index)),
                 None => jobs
-                    .iter()
+                    .iter_mut()
                     .filter(|((k, v, _), _)| *k == job && *v == version)
                     .max_by_key(|((.., index), _)| *index)
                     .map(|(_, j)| j),
             };
-            let Some((job, stored)) = found else {
+            let Some(known) = found else {
                 // A new session makes the server send it again.
                 return Err(Ended::MissingJob { job, version });
             };
-            alloc.job = Some(job.clone());
-            Ok(Placed { alloc: Arc::new(alloc), job: job.clone(), stored: stored.clone() })
+            known.share(&mut alloc);
+            Ok(Placed { alloc: Arc::new(alloc), job: known.job.clone(), stored: known.stored.clone() })
         })
         .collect::<Result<_, Ended>>()?;
     if jobs.len() > JOBS_KEPT {
-        jobs.retain(|_, (job, _)| Arc::strong_count(job) > 1);
+        jobs.retain(|_, known| Arc::strong_count(&known.job) > 1);
     }
     let removed = message.removed.iter().filter_map(|id| id.parse().ok()).collect();
     Ok(FromServer::Allocs { full: message.full, allocs, removed })

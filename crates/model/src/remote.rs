@@ -143,9 +143,9 @@ impl Observed {
 pub struct RemoteHandle {
     /// Version of the driver's format.
     pub schema: u32,
-    /// Bytes, hexadecimal in JSON.
+    /// Bytes, hexadecimal in JSON. Shared: a node keeps them in the order, in its own books and in its watch.
     #[serde(with = "hex_bytes")]
-    pub data: Vec<u8>,
+    pub data: Arc<[u8]>,
 }
 
 /// Upper bound of [`RemoteHandle::data`].
@@ -170,7 +170,7 @@ mod hex_bytes {
         }
         s.serialize_str(&text)
     }
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>, T: From<Vec<u8>>>(d: D) -> Result<T, D::Error> {
         let text = String::deserialize(d)?;
         if text.len() % 2 != 0 || !text.is_ascii() {
             return Err(D::Error::custom("a handle must be an even number of hexadecimal digits"));
@@ -179,7 +179,7 @@ mod hex_bytes {
         for at in (0..text.len()).step_by(2) {
             bytes.push(u8::from_str_radix(&text[at..at + 2], 16).map_err(D::Error::custom)?);
         }
-        Ok(bytes)
+        Ok(bytes.into())
     }
 }
 
@@ -724,10 +724,7 @@ mod tests {
         assert_eq!(older.history[0].kind, RemoteEventKind::Note, "from before events had kinds");
         assert_eq!((record.attributes.get("pid").map(String::as_str), record.port_map["http"]), (Some("7"), 80));
         let handle = record.handle.as_ref().unwrap();
-        assert_eq!(
-            (handle.data.as_slice(), handle.data.capacity(), record.history.capacity()),
-            ([0, 255].as_slice(), 2, 1)
-        );
+        assert_eq!((&*handle.data, record.history.capacity()), ([0, 255].as_slice(), 1));
         let other = RemoteTask { policy: RemotePolicy::clone(&record.policy).into(), ..record.clone() };
         assert!(std::ptr::eq(&*other.policy, &*record.policy), "records of a job follow one policy");
         assert!(size_of::<RemoteTask>() <= 488, "{} bytes", size_of::<RemoteTask>());

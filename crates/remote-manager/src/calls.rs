@@ -241,7 +241,7 @@ fn listed(i: ListedInstance, own: &str) -> RemoteInstance {
         handle,
         observed,
         provider_id,
-        attributes,
+        attributes: attributes.iter().map(|(name, value)| (name.to_string(), value.clone())).collect(),
         address,
         port_map,
         started_at,

@@ -54,10 +54,10 @@ impl RemoteLoop {
                     }
                 }
                 if let Some(entry) = self.entries.get_mut(&slot)
-                    && let Some(of) = entry.preparing.as_ref().and_then(Preparing::open).filter(|of| of.1 == alloc)
+                    && let Some(of) = entry.preparing.as_deref().and_then(Preparing::open).filter(|of| of.1 == alloc)
                 {
                     // Without the allocation nothing may be prepared in its directory.
-                    entry.preparing = Some(Preparing::wanted(of));
+                    entry.preparing = Some(Box::new(Preparing::wanted(of)));
                 }
                 let writing = self.keeps.remove(&(alloc, slot));
                 tokio::spawn(async move {
@@ -83,10 +83,7 @@ impl RemoteLoop {
             }
             Command::KeepOverdue { slot, incarnation, alloc } => {
                 if let Some(entry) = self.entries.get_mut(&slot)
-                    && entry
-                        .wants_keeping
-                        .take_if(|(of, for_whom, _)| (*of, *for_whom) == (incarnation, alloc))
-                        .is_some()
+                    && entry.wants_keeping.take_if(|keep| (keep.0, keep.1) == (incarnation, alloc)).is_some()
                 {
                     tracing::warn!(%slot, %alloc, "the output of an ended remote task is not kept: its allocation is \
                         not on this node");
@@ -184,7 +181,8 @@ impl RemoteLoop {
                 tell_released(interests.iter());
             }
         }
-        for order in orders {
+        for mut order in orders {
+            order.slot = self.same(order.slot);
             let slot = order.slot.clone();
             let entry = self.entries.entry(slot.clone()).or_insert_with(|| {
                 let known = if self.doubt.reigns() {
@@ -229,7 +227,15 @@ impl RemoteLoop {
         names.iter().filter_map(read).collect()
     }
 
-    fn interest(&mut self, interest: Interest) {
+    /// The slot as it is known here: its order, its allocation and its watch share one name.
+    fn same(&self, slot: SlotKey) -> SlotKey {
+        let entry = self.entries.get_key_value(&slot).map(|(known, _)| known);
+        let known = entry.or_else(|| self.interests.get_key_value(&slot).map(|(known, _)| known));
+        known.cloned().unwrap_or(slot)
+    }
+
+    fn interest(&mut self, mut interest: Interest) {
+        interest.slot = self.same(interest.slot);
         let slot = interest.slot.clone();
         // All orders are known and none is for this allocation: a stop of it need not wait. A later order takes that
         // back.
@@ -245,8 +251,8 @@ impl RemoteLoop {
         list.push(interest);
         if let Some(entry) = self.entries.get_mut(&slot) {
             entry.shown = None;
-            let keep = entry.wants_keeping.take();
-            if entry.preparing.as_ref().is_some_and(Preparing::is_wanted) {
+            let keep = entry.wants_keeping.take().map(|keep| *keep);
+            if entry.preparing.as_deref().is_some_and(Preparing::is_wanted) {
                 self.prepare(&slot);
             }
             if let Some((incarnation, alloc, handle)) = keep {

@@ -9,14 +9,15 @@ use tokio_util::{sync::DropGuard, task::TaskTracker};
 
 use crate::{preparing::Preparing, renew::Renewing};
 
-/// A slot that has an order here, or had one.
+/// A slot that has an order here, or had one. There are thousands, and most are in peace: what a slot has only now and
+/// then is boxed.
 #[derive(Default)]
 pub(crate) struct Entry {
     pub(crate) slot: Slot,
     /// Failed attempts in a row.
     pub(crate) failures: u32,
     /// The preparation of its create.
-    pub(crate) preparing: Option<Preparing>,
+    pub(crate) preparing: Option<Box<Preparing>>,
     /// The call whose answer it waits for.
     pub(crate) call: Option<u64>,
     /// The incarnation whose create is under way, and whether this is its only create.
@@ -28,15 +29,15 @@ pub(crate) struct Entry {
     /// The renewal of its tokens; ends with the entry.
     pub(crate) renewing: Option<Box<Renewing>>,
     /// Output to keep for an allocation that has not arrived yet.
-    pub(crate) wants_keeping: Option<(IncarnationId, AllocId, RemoteHandle)>,
+    pub(crate) wants_keeping: Option<Box<(IncarnationId, AllocId, RemoteHandle)>>,
     /// The fetch of output; ends with the entry.
     pub(crate) keeping: Option<DropGuard>,
     /// What its allocation heard last.
-    pub(crate) shown: Option<(AllocId, RemoteView)>,
+    pub(crate) shown: Option<(AllocId, Arc<RemoteView>)>,
     /// The incarnation under watch.
     pub(crate) watched: Option<IncarnationId>,
     /// The driver and instance, if the driver must hear that the instance is let go.
-    pub(crate) plain: Option<(String, RemoteHandle)>,
+    pub(crate) plain: Option<Box<(String, RemoteHandle)>>,
 }
 
 /// Writes of output into an allocation's directory.
@@ -46,4 +47,14 @@ pub(crate) struct Writing {
     pub(crate) tasks: TaskTracker,
     /// Serialises the writers.
     pub(crate) one_by_one: Arc<Mutex<()>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_in_peace_is_small() {
+        assert!(size_of::<Entry>() <= 600, "{}", size_of::<Entry>());
+    }
 }

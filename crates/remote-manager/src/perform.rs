@@ -153,11 +153,11 @@ impl RemoteLoop {
         };
         let outcome = entry
             .preparing
-            .as_ref()
+            .as_deref()
             .and_then(|preparing| preparing.outcome(of))
             .filter(|outcome| !aged(outcome))
             .cloned();
-        let goes_on = entry.preparing.as_ref().and_then(Preparing::open) == Some(of);
+        let goes_on = entry.preparing.as_deref().and_then(Preparing::open) == Some(of);
         if outcome.is_none() && !goes_on {
             self.prepare(key);
         }
@@ -174,11 +174,11 @@ impl RemoteLoop {
         let interest = self.interests.get(key).and_then(|l| l.iter().find(|i| i.alloc.id == of.1)).cloned();
         // The allocation comes in a message of its own, before or after the order.
         let Some(interest) = interest else {
-            entry.preparing = Some(Preparing::wanted(of));
+            entry.preparing = Some(Box::new(Preparing::wanted(of)));
             return;
         };
         let over = self.with.stop.child_token();
-        entry.preparing = Some(Preparing::under_way(of, over.clone().drop_guard()));
+        entry.preparing = Some(Box::new(Preparing::under_way(of, over.clone().drop_guard())));
         let (preparer, manager, slot) = (self.preparer.clone(), self.manager.clone(), key.clone());
         let fetches = self.creates.fetching(&self.driver_of(key));
         // The allocation's directory must outlive its writers.
@@ -238,7 +238,7 @@ impl RemoteLoop {
                 manager.send(Command::Kept { slot, incarnation, alloc });
                 return;
             }
-            entry.wants_keeping = Some((incarnation, alloc, handle));
+            entry.wants_keeping = Some(Box::new((incarnation, alloc, handle)));
             tokio::spawn(async move {
                 tokio::time::sleep(ALLOC_PATIENCE).await;
                 manager.send(Command::KeepOverdue { slot, incarnation, alloc });
@@ -294,7 +294,7 @@ impl RemoteLoop {
             if let Some(incarnation) = entry.watched {
                 self.watches.remove(incarnation);
             }
-            if let Some((driver, handle)) = entry.plain {
+            if let Some((driver, handle)) = entry.plain.map(|plain| *plain) {
                 let providers = self.providers.clone();
                 tokio::spawn(async move { calls::let_go(&providers, &driver, &handle).await });
             }
@@ -389,14 +389,15 @@ impl RemoteLoop {
             network: DriverNetwork { address: sighting.address, port_map: sighting.port_map, auto_advertise: true },
         };
         // Another allocation may have the slot under the same epoch: it has not been shown anything yet.
-        if entry.shown.as_ref().is_some_and(|(alloc, shown)| *alloc == order.alloc_id && *shown == view) {
+        if entry.shown.as_ref().is_some_and(|(alloc, shown)| *alloc == order.alloc_id && **shown == view) {
             return;
         }
         let Some(interest) = self.interests.get(key).and_then(|l| l.iter().find(|i| i.alloc.id == order.alloc_id))
         else {
             return;
         };
-        let event = AllocEvent::Remote { task: interest.task.clone(), view: Box::new(view.clone()) };
+        let view = Arc::new(view);
+        let event = AllocEvent::Remote { task: interest.task.clone(), view: view.clone() };
         if interest.inbox.send(event).is_ok() {
             entry.shown = Some((interest.alloc.id, view));
         }

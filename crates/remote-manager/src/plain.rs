@@ -77,7 +77,7 @@ fn to_find(config: &TaskConfig, slot: &SlotKey) -> TaskConfig {
 
 fn kept(started: TaskHandle, slot: &SlotKey) -> RemoteHandle {
     let config = started.config.as_ref().map(|config| to_find(config, slot));
-    RemoteHandle { schema: SCHEMA, data: handle_to_bytes(&TaskHandle { config, ..started }) }
+    RemoteHandle { schema: SCHEMA, data: handle_to_bytes(&TaskHandle { config, ..started }).into() }
 }
 
 /// A task's handle in its driver's form, its id, and its slot, which handles of older agents do not name.
@@ -344,7 +344,7 @@ impl Plain<'_> {
         let sighting = Sighting {
             observed,
             provider_id: String::new(),
-            attributes: seen.attributes.into_iter().collect(),
+            attributes: seen.attributes.into_iter().map(|(name, value)| (name.into(), value)).collect(),
             address: network.address,
             port_map: network.port_map,
             started_at: nanos(seen.started_at),

@@ -187,7 +187,7 @@ impl RemoteLoop {
             if caps.plain_protocol
                 && let (Some(order), Some(handle)) = (entry.slot.order(), entry.slot.handle())
             {
-                entry.plain = Some((order.driver.clone(), handle.clone()));
+                entry.plain = Some(Box::new((order.driver.clone(), handle.clone())));
                 // A plugin that had the task before may have stopped following it meanwhile without a word.
                 if let Event::Order(next) = &event
                     && next.epoch != order.epoch

@@ -56,8 +56,9 @@ pub(crate) struct Watches {
     providers: Providers,
     manager: RemoteManager,
     stop: CancellationToken,
-    by_driver: HashMap<String, Vec<Group>>,
-    placed: HashMap<IncarnationId, (String, usize)>,
+    by_driver: HashMap<Arc<str>, Vec<Group>>,
+    /// The driver, by its one name above, and the group.
+    placed: HashMap<IncarnationId, (Arc<str>, usize)>,
 }
 
 impl Watches {
@@ -67,7 +68,9 @@ impl Watches {
 
     /// Watches an instance. Idempotent.
     pub(crate) fn add(&mut self, driver: &str, incarnation: IncarnationId, slot: &SlotKey, handle: &RemoteHandle) {
-        let groups = self.by_driver.entry(driver.to_owned()).or_default();
+        let named = self.by_driver.get_key_value(driver).map(|(known, _)| known.clone());
+        let named: Arc<str> = named.unwrap_or_else(|| driver.into());
+        let groups = self.by_driver.entry(named.clone()).or_default();
         if let Some((_, at)) = self.placed.get(&incarnation) {
             if let Some(group) = groups.get(*at) {
                 let known = group.members.borrow().get(&incarnation).is_some_and(|(s, h)| s == slot && h == handle);
@@ -95,7 +98,7 @@ impl Watches {
             groups.len() - 1
         });
         groups[at].members.send_modify(|m| drop(Arc::make_mut(m).insert(incarnation, (slot.clone(), handle.clone()))));
-        self.placed.insert(incarnation, (driver.to_owned(), at));
+        self.placed.insert(incarnation, (named, at));
     }
 
     /// Ends the watch of an incarnation.
@@ -128,7 +131,12 @@ impl Silence {
 
     /// A stream has reported the instance, and reports its changes.
     fn ends(&self, incarnation: IncarnationId) {
-        self.lock().remove(&incarnation);
+        let mut silent = self.lock();
+        silent.remove(&incarnation);
+        // The usual state, for as long as the stream lasts: it needs no room.
+        if silent.is_empty() {
+            *silent = HashMap::new();
+        }
     }
 
     /// The node has asked for the instance. False if a stream has reported it meanwhile, which is newer.

@@ -11,11 +11,11 @@ use model::{
 /// A handle in the form for drivers.
 #[must_use]
 pub fn wire_handle(handle: &RemoteHandle) -> WireHandle {
-    WireHandle { schema: handle.schema, data: handle.data.clone() }
+    WireHandle { schema: handle.schema, data: handle.data.to_vec() }
 }
 
 pub(crate) fn model_handle(handle: WireHandle) -> RemoteHandle {
-    RemoteHandle { schema: handle.schema, data: handle.data }
+    RemoteHandle { schema: handle.schema, data: handle.data.into() }
 }
 
 fn nanos(t: Option<&driver_host::proto::Timestamp>) -> TimestampNs {
@@ -47,7 +47,7 @@ pub(crate) fn sighting(o: &Observation) -> Sighting {
     Sighting {
         observed,
         provider_id: o.provider_id.clone(),
-        attributes: o.attributes.clone().into_iter().collect(),
+        attributes: o.attributes.iter().map(|(name, value)| (name.as_str().into(), value.clone())).collect(),
         address: o.address.clone(),
         port_map: o.port_map.clone().into_iter().collect(),
         started_at: nanos(o.started_at.as_ref()),

@@ -4,9 +4,12 @@
 pub(crate) mod effects;
 pub(crate) mod outputs;
 pub(crate) mod parts;
+mod queue;
 pub(crate) mod remote_exec;
 pub(crate) mod run;
 pub(crate) mod start;
+mod timers;
+mod works;
 
 pub(crate) use lifecycle::alloc::machine::Event as AllocEvent;
 pub(crate) use run::{AllocCommand, AllocHandle, AllocLoop, AllocView};

@@ -1,7 +1,7 @@
 //! The loop of one allocation: takes commands and results, asks the machine, writes records, then carries out effects.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     pin::Pin,
     sync::Arc,
     time::Duration,
@@ -24,16 +24,21 @@ use lifecycle::{
     },
     identities::renewed,
 };
-use model::{AllocClientUpdate, Allocation, CheckResult, Job, TaskRunState, remote::slot_of};
+use model::{AllocClientUpdate, Allocation, CheckResult, Job, Map, TaskRunState, remote::slot_of};
 use node_record::store::{StoredJob, Write};
 use tokio::{
-    sync::{mpsc, oneshot, watch},
-    task::JoinSet,
+    sync::{oneshot, watch},
     time::Sleep,
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{effects::Stopped, parts::Parts};
+use super::{
+    effects::Stopped,
+    parts::Parts,
+    queue::{self, queue},
+    timers::Timers,
+    works::Works,
+};
 use crate::{error::RequestError, session::Placed};
 
 /// How long an ending agent waits for what drivers are at.
@@ -70,19 +75,18 @@ pub(crate) enum AllocCommand {
     Event(Event),
 }
 
-/// The way to an allocation's loop. A queue has room for a few dozen before it has taken anything: boxed, that room
-/// costs next to nothing.
+/// The way to an allocation's loop.
 #[derive(Clone, Debug)]
-pub(crate) struct AllocCommands(mpsc::UnboundedSender<Box<AllocCommand>>);
+pub(crate) struct AllocCommands(queue::Sender<AllocCommand>);
 
 impl AllocCommands {
-    fn new() -> (Self, mpsc::UnboundedReceiver<Box<AllocCommand>>) {
-        let (commands, receiver) = mpsc::unbounded_channel();
+    fn new() -> (Self, queue::Receiver<AllocCommand>) {
+        let (commands, receiver) = queue();
         (Self(commands), receiver)
     }
 
     pub(crate) fn send(&self, command: AllocCommand) -> Result<(), LoopEnded> {
-        self.0.send(Box::new(command)).map_err(|_| LoopEnded)
+        self.0.send(command)
     }
 }
 
@@ -106,9 +110,9 @@ pub(crate) struct AllocView {
     /// Its network namespace, if it has one.
     pub(crate) network: SharedNetwork,
     /// Tasks that live in a remote runtime.
-    pub(crate) remote: Vec<Arc<str>>,
+    pub(crate) remote: Box<[Arc<str>]>,
     /// Those whose output may be collected here: they are not over, or what was made for it is being removed.
-    pub(crate) collected: BTreeSet<Arc<str>>,
+    pub(crate) collected: Box<[Arc<str>]>,
     /// Results of the checks of its services.
     pub(crate) checks: Vec<CheckResult>,
     /// Nothing is left to do here.
@@ -133,32 +137,43 @@ pub(crate) struct AllocHandle {
     pub(crate) view: watch::Receiver<Arc<AllocView>>,
 }
 
-/// The loop's own state.
+/// Where the output of a remote task goes.
+enum Output {
+    /// It is given a place.
+    Placing(AbortOnDropHandle<()>),
+    /// It has one, or needs none.
+    Placed,
+    /// The task is over for this allocation.
+    Over,
+}
+
+/// The loop's own state. Of maps those that take no memory without an entry, or no more than for one.
 pub(crate) struct AllocLoop {
     parts: Arc<Parts>,
     machine: Machine,
     stored_job: Arc<StoredJob>,
-    commands: mpsc::UnboundedReceiver<Box<AllocCommand>>,
+    commands: queue::Receiver<AllocCommand>,
     /// As hooks know the loop.
     inbox: Inbox,
     view: watch::Sender<Arc<AllocView>>,
     saved_alloc: Option<Kept<AllocRecord>>,
-    saved_tasks: HashMap<Arc<str>, Kept<TaskRecord>>,
+    saved_tasks: Map<Arc<str>, Kept<TaskRecord>>,
     held: Vec<Effect>,
-    effects: JoinSet<Option<Event>>,
+    effects: Works<Option<Event>>,
     /// Work that nothing waits for but the removal of the directory.
-    cleanups: JoinSet<Arc<str>>,
+    cleanups: Works<Arc<str>>,
     /// Tasks that are cleaned up, or about to be.
     cleaning: BTreeSet<Arc<str>>,
-    exits: HashMap<String, CancellationToken>,
-    /// Remote tasks whose output is given a place, while they are not over; None = they are.
-    outputs: BTreeMap<Arc<str>, Option<AbortOnDropHandle<()>>>,
+    exits: BTreeMap<String, CancellationToken>,
+    /// By remote task.
+    outputs: Map<Arc<str>, Output>,
     /// Starts under way; cancelled when they are no longer wanted.
-    starts: HashMap<String, CancellationToken>,
+    starts: BTreeMap<String, CancellationToken>,
     published: Option<Arc<AllocClientUpdate>>,
+    timers: Timers,
     /// Services that people were told about.
     problems: BTreeMap<String, String>,
-    checks: HashMap<String, checks::Running>,
+    checks: BTreeMap<String, checks::Running>,
     network: SharedNetwork,
     /// Runs that a former agent has started, while nobody has looked at their network.
     inherited: BTreeSet<String>,
@@ -211,15 +226,16 @@ impl AllocLoop {
             saved_alloc,
             saved_tasks,
             held: Vec::new(),
-            effects: JoinSet::new(),
-            cleanups: JoinSet::new(),
+            effects: Works::default(),
+            cleanups: Works::default(),
             cleaning: BTreeSet::new(),
-            exits: HashMap::new(),
-            outputs: BTreeMap::new(),
-            starts: HashMap::new(),
+            exits: BTreeMap::new(),
+            outputs: Map::new(),
+            starts: BTreeMap::new(),
             published: None,
+            timers: Timers::default(),
             problems: BTreeMap::new(),
-            checks: HashMap::new(),
+            checks: BTreeMap::new(),
             network,
             inherited,
             moved: Moved::default(),
@@ -244,16 +260,13 @@ impl AllocLoop {
             } else if retry_save.is_none() {
                 retry_save = Some(Box::pin(tokio::time::sleep(RETRY_SAVE)));
             }
-            // Every arm is cancel safe: a token, two channels (a JoinSet is one), a timer.
+            // Every arm is cancel safe: a token, a queue, two sets of tasks, timers.
             tokio::select! {
                 () = stop.cancelled() => {
                     Box::pin(self.finish()).await;
                     return false;
                 }
-                command = self.commands.recv() => match command {
-                    Some(command) => Box::pin(self.command(*command)).await,
-                    None => return false,
-                },
+                command = self.commands.recv() => Box::pin(self.command(command)).await,
                 Some(done) = self.effects.join_next() => match done {
                     Ok(Some(event)) => Box::pin(self.apply(event)).await,
                     Ok(None) => {}
@@ -271,6 +284,7 @@ impl AllocLoop {
                         });
                     }
                 }
+                timer = self.timers.next() => Box::pin(self.apply(Event::Due(timer))).await,
                 () = over(retry_save.as_mut()) => {
                     retry_save = None;
                     Box::pin(self.settle()).await;
@@ -419,23 +433,27 @@ impl AllocLoop {
                     let (outputs, place) = (self.parts.outputs.clone(), self.place(&task));
                     // Boxed: of most of them only the handle is left in a moment.
                     let placed = tokio::spawn(Box::pin(async move { outputs.make_room(&place).await }));
-                    self.outputs.insert(task, Some(AbortOnDropHandle::new(placed)));
+                    self.outputs.insert(task, Output::Placing(AbortOnDropHandle::new(placed)));
                 }
                 // An agent before this one may have made it.
-                (None | Some(Some(_)), true) => {
-                    let placing = self.outputs.insert(task.clone(), None).flatten();
-                    self.end_output(task, placing);
+                (None | Some(Output::Placing(_) | Output::Placed), true) => {
+                    let before = self.outputs.insert(task.clone(), Output::Over);
+                    self.end_output(task, before);
                 }
-                (Some(Some(_)), false) | (Some(None), _) => {}
+                // A handle keeps what its task was made of.
+                (Some(Output::Placing(placing)), false) if placing.is_finished() => {
+                    self.outputs.insert(task, Output::Placed);
+                }
+                (Some(Output::Placing(_) | Output::Placed), false) | (Some(Output::Over), _) => {}
             }
         }
     }
 
-    fn end_output(&mut self, task: Arc<str>, placing: Option<AbortOnDropHandle<()>>) {
+    fn end_output(&mut self, task: Arc<str>, before: Option<Output>) {
         let (outputs, place) = (self.parts.outputs.clone(), self.place(&task));
         self.cleaning.insert(task.clone());
         self.cleanups.spawn(async move {
-            if let Some(placing) = placing {
+            if let Some(Output::Placing(placing)) = before {
                 placing.abort();
                 let _ = placing.await;
             }
@@ -619,10 +637,7 @@ impl AllocLoop {
             }
             Effect::Wake { at, timer } => {
                 let wait = u64::try_from(at.saturating_sub(now_ns())).unwrap_or(0);
-                self.effects.spawn(async move {
-                    tokio::time::sleep(Duration::from_nanos(wait)).await;
-                    Some(Event::Due(timer))
-                });
+                self.timers.add(Duration::from_nanos(wait), timer);
             }
             Effect::Destroy => self.destroy().await,
         }
@@ -668,9 +683,9 @@ impl AllocLoop {
 
     async fn destroy(&mut self) {
         // Remote tasks live on, without a place for their output here.
-        for (task, placing) in std::mem::take(&mut self.outputs) {
-            if placing.is_some() {
-                self.end_output(task, placing);
+        for (task, output) in std::mem::take(&mut self.outputs) {
+            if !matches!(output, Output::Over) {
+                self.end_output(task, Some(output));
             }
         }
         // What is still being cleaned up uses the directory.

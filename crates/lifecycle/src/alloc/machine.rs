@@ -18,10 +18,7 @@ mod remote;
 mod rolling;
 mod services;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
     AllocClientUpdate, AllocId, Allocation, ClientStatus, GoDuration, Job, MAX_RUN_EXCEEDED, Observed, Task, TaskGroup,
@@ -134,7 +131,7 @@ pub enum Event {
     /// A service that should stand cannot be registered.
     ServiceProblem { service: String, why: String },
     /// New facts about a remote task.
-    Remote { task: Arc<str>, view: Box<RemoteView> },
+    Remote { task: Arc<str>, view: Arc<RemoteView> },
     /// The servers have moved a remote task elsewhere, or never gave it to this allocation.
     RemoteReleased { task: Arc<str> },
 }
@@ -279,8 +276,8 @@ struct Slot {
     phase: Phase,
     kill: Option<Kill>,
     remote: bool,
-    /// The view behind the present state.
-    seen: Option<Box<RemoteView>>,
+    /// The view behind the present state, which the loop of remote tasks has as well.
+    seen: Option<Arc<RemoteView>>,
     /// The servers have moved the slot elsewhere.
     released: bool,
 }
@@ -361,9 +358,9 @@ impl Machine {
     }
 
     /// Shares the records as written, so that each exists once until it changes.
-    pub fn saved(&mut self, record: &Kept<AllocRecord>, tasks: &HashMap<Arc<str>, Kept<TaskRecord>>) {
+    pub fn saved(&mut self, record: &Kept<AllocRecord>, tasks: &model::Map<Arc<str>, Kept<TaskRecord>>) {
         self.record = record.clone();
-        for (name, record) in tasks {
+        for (name, record) in tasks.iter() {
             if let Some(slot) = self.slots.get_mut(name) {
                 slot.record = record.clone();
             }

@@ -1,9 +1,6 @@
 //! The machine as values: events in, effects out.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
     Allocation, ClientStatus, DesiredStatus, GoDuration, IncarnationId, Job, Observed, Restart, Task, TaskGroup,
@@ -397,7 +394,10 @@ fn a_prestart_task_of_a_service_runs_once() {
 fn what_was_written_exists_once() {
     let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
     let kept = |p: &Play| {
-        (p.machine.record().clone(), p.machine.tasks().map(|(n, r)| (n.clone(), r.clone())).collect::<HashMap<_, _>>())
+        (
+            p.machine.record().clone(),
+            p.machine.tasks().map(|(n, r)| (n.clone(), r.clone())).collect::<model::Map<_, _>>(),
+        )
     };
     let (record, tasks) = kept(&p);
     p.machine.apply(
@@ -449,7 +449,7 @@ fn remote() -> Machine {
 }
 
 fn view(observed: Observed, verdict: RemoteVerdict) -> Event {
-    Event::Remote { task: "t".into(), view: Box::new(RemoteView { observed, verdict, ..RemoteView::default() }) }
+    Event::Remote { task: "t".into(), view: Arc::new(RemoteView { observed, verdict, ..RemoteView::default() }) }
 }
 
 #[test]
@@ -457,7 +457,7 @@ fn what_a_remote_instance_waits_for_is_told_once() {
     let (mut p, _) = Play::begin(remote(), S);
     let mut told = |waiting: &str, at| {
         let view = RemoteView { observed: Observed::Creating, waiting: waiting.to_owned(), ..RemoteView::default() };
-        p.apply(Event::Remote { task: "t".into(), view: Box::new(view) }, at * S);
+        p.apply(Event::Remote { task: "t".into(), view: Arc::new(view) }, at * S);
         let events = &p.machine.update().task_states["t"].events;
         events.iter().filter(|e| e.kind == "Driver").map(|e| e.display_message.to_string()).collect::<Vec<_>>()
     };
@@ -474,7 +474,7 @@ fn a_remote_task_follows_sightings_and_verdicts() {
     let ended = |verdict| {
         let result = Some(exit.clone());
         let view = RemoteView { observed: Observed::Gone, verdict, result, ..RemoteView::default() };
-        Event::Remote { task: "t".into(), view: Box::new(view) }
+        Event::Remote { task: "t".into(), view: Arc::new(view) }
     };
     for (verdict, state, failed, last) in [
         (RemoteVerdict::Complete, TaskRunState::Dead, false, "Terminated"),
@@ -506,7 +506,7 @@ fn a_remote_task_that_ends_before_anybody_looks_has_run() {
     let (mut p, _) = Play::begin(remote(), S);
     let seen = |verdict, result| {
         let view = RemoteView { observed: exited.clone(), started_at: 4 * S, verdict, result, ..RemoteView::default() };
-        Event::Remote { task: "t".into(), view: Box::new(view) }
+        Event::Remote { task: "t".into(), view: Arc::new(view) }
     };
     p.apply(seen(RemoteVerdict::Active, None), 6 * S);
     p.apply(seen(RemoteVerdict::Complete, result), 7 * S);
@@ -563,7 +563,7 @@ fn a_restart_of_the_agent_repeats_no_event_of_a_remote_task() {
     let seen = |restarts| {
         let view =
             RemoteView { observed: Observed::Running, restarts, result: result.clone(), ..RemoteView::default() };
-        Event::Remote { task: "t".into(), view: Box::new(view) }
+        Event::Remote { task: "t".into(), view: Arc::new(view) }
     };
     let (mut p, _) = Play::begin(remote(), S);
     p.apply(seen(1), 3 * S);

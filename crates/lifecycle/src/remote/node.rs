@@ -13,8 +13,10 @@
 //! order with acknowledge ───────────► keep its output ─► let the provider forget ─► report forgotten
 //! ```
 
+use std::sync::Arc;
+
 use model::{
-    AllocId, DesiredRemote, GoDuration, IncarnationId, Observed, RemoteOrder, RemoteReport, SlotKey, TimestampNs,
+    AllocId, DesiredRemote, GoDuration, IncarnationId, Observed, RemoteOrder, RemoteReport, SlotKey, Text, TimestampNs,
     node::RemoteProvider,
     remote::{RemoteHandle, RemoteIntent, RemoteRole},
 };
@@ -30,7 +32,7 @@ pub struct Sighting {
     /// The provider's name for it.
     pub provider_id: String,
     /// Attributes.
-    pub attributes: model::Map<String, String>,
+    pub attributes: model::Map<Text, String>,
     /// Address.
     pub address: String,
     /// Ports.
@@ -220,7 +222,7 @@ struct Local {
     intent: Option<RemoteIntent>,
     handle: Option<RemoteHandle>,
     /// The last answer; `None` = this node has not looked under this order. `Gone` = positively absent.
-    sighting: Option<Sighting>,
+    sighting: Option<Arc<Sighting>>,
     /// The fetch of its output for the allocation is under way.
     keeping: bool,
     /// The output is kept, or there is none: the provider may forget it.
@@ -244,13 +246,30 @@ pub struct Slot {
     highest_epoch: u64,
     /// The store's record of attempts is doubtful for the next order, see [`Slot::doubt_store`].
     doubted: bool,
-    in_flight: Option<Call>,
+    /// Boxed: in peace there is none, and a node has thousands of slots.
+    in_flight: Option<Box<Call>>,
     /// The order (epoch, role, wish) under which that call was sent. Its answer "absent" says nothing about later
     /// calls.
     asked_under: Option<(u64, RemoteRole, DesiredRemote)>,
     preparing: bool,
     /// The last report, so that only changes are sent.
-    told: Option<RemoteReport>,
+    told: Option<Arc<Told>>,
+}
+
+/// The parts of a report that change. As long as nothing does, they share the memory of [`Local`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Told {
+    incarnation: IncarnationId,
+    epoch: u64,
+    desired: DesiredRemote,
+    provider: Text,
+    handle: Option<RemoteHandle>,
+    intent: Option<RemoteIntent>,
+    sighting: Arc<Sighting>,
+    forgotten: bool,
+    refused: String,
+    stale_epoch: u64,
+    unhealthy: String,
 }
 
 /// The part of a slot that must survive the agent.
@@ -329,20 +348,20 @@ impl Slot {
     /// The latest sighting of the present incarnation.
     #[must_use]
     pub fn sighting(&self) -> Option<&Sighting> {
-        self.local.sighting.as_ref()
+        self.local.sighting.as_deref()
     }
     /// The call under way.
     #[must_use]
     pub fn in_flight(&self) -> Option<&Call> {
-        self.in_flight.as_ref()
+        self.in_flight.as_deref()
     }
     /// Whether the servers still want the create under way. Otherwise it is let go if it was not sent yet, and answered
     /// with [`Answer::NotSent`].
     #[must_use]
     pub fn wants_create(&self) -> bool {
         let of = |order: &RemoteOrder| {
-            matches!(self.in_flight,
-            Some(Call::Ensure { incarnation, .. }) if incarnation == order.incarnation)
+            matches!(self.in_flight.as_deref(),
+            Some(Call::Ensure { incarnation, .. }) if *incarnation == order.incarnation)
         };
         self.order.as_ref().is_some_and(of) && self.may_mutate() && self.asked_under == self.under()
     }
@@ -366,6 +385,33 @@ impl Slot {
     pub fn may_mutate(&self) -> bool {
         let free = (self.lease && self.confirmed) || mutated(Mutation::LeaseIgnored);
         free && self.order.as_ref().is_some_and(|o| o.role != RemoteRole::Observe)
+    }
+}
+
+impl Told {
+    fn report(&self, slot: &SlotKey) -> RemoteReport {
+        let Sighting { observed, provider_id, attributes, address, port_map, started_at, waiting } =
+            (*self.sighting).clone();
+        RemoteReport {
+            slot: slot.clone(),
+            incarnation: self.incarnation,
+            epoch: self.epoch,
+            desired: self.desired,
+            provider: self.provider.to_string(),
+            handle: self.handle.clone(),
+            intent: self.intent.clone(),
+            observed,
+            provider_id,
+            attributes: attributes.iter().map(|(name, value)| (name.to_string(), value.clone())).collect(),
+            address,
+            port_map,
+            started_at,
+            waiting,
+            forgotten: self.forgotten,
+            refused: self.refused.clone(),
+            stale_epoch: self.stale_epoch,
+            unhealthy: self.unhealthy.clone(),
+        }
     }
 }
 
@@ -536,7 +582,7 @@ impl Work<'_> {
     }
 
     fn done(&mut self, answer: &Answer) -> bool {
-        let Some(call) = self.s.in_flight.take() else {
+        let Some(call) = self.s.in_flight.take().map(|call| *call) else {
             self.because("answer ignored: no call is under way");
             return false;
         };
@@ -556,7 +602,7 @@ impl Work<'_> {
         match answer {
             Answer::Instance { handle, sighting } => {
                 self.s.local.handle = Some(handle.clone());
-                self.s.local.sighting = Some((**sighting).clone());
+                self.sees(sighting);
                 self.s.local.created |= matches!(call, Call::Ensure { .. });
                 true
             }
@@ -579,7 +625,7 @@ impl Work<'_> {
                 true
             }
             Answer::Absent => {
-                self.s.local.sighting = Some(Sighting { observed: Observed::Gone, ..Sighting::default() });
+                self.sees(&Sighting { observed: Observed::Gone, ..Sighting::default() });
                 true
             }
             // For a repeated create of an existing instance this does not mean that nothing was created: look again.
@@ -617,7 +663,7 @@ impl Work<'_> {
                 false
             }
             Answer::CouldNotAsk(_) if mutated(Mutation::UnknownIsAbsent) => {
-                self.s.local.sighting = Some(Sighting { observed: Observed::Gone, ..Sighting::default() });
+                self.sees(&Sighting { observed: Observed::Gone, ..Sighting::default() });
                 true
             }
             Answer::CouldNotAsk(why) | Answer::WrongRequest(why) => {
@@ -663,8 +709,15 @@ impl Work<'_> {
             self.unknown(why);
             return false;
         }
-        self.s.local.sighting = Some(sighting.clone());
+        self.sees(sighting);
         true
+    }
+
+    /// Takes over a sighting. One that is no news takes no memory of its own.
+    fn sees(&mut self, sighting: &Sighting) {
+        if self.s.local.sighting.as_deref() != Some(sighting) {
+            self.s.local.sighting = Some(Arc::new(sighting.clone()));
+        }
     }
 
     fn kept(&mut self, incarnation: IncarnationId, alloc_id: AllocId) -> bool {
@@ -706,8 +759,8 @@ impl Work<'_> {
     }
 
     fn say_unknown(&mut self, since: TimestampNs, why: &str) {
-        let known = self.s.local.sighting.clone().unwrap_or_default();
-        self.s.local.sighting = Some(Sighting { observed: Observed::Unknown { since, why: why.into() }, ..known });
+        let known = self.s.local.sighting.as_deref().cloned().unwrap_or_default();
+        self.sees(&Sighting { observed: Observed::Unknown { since, why: why.into() }, ..known });
         // The earlier finding may be over when the instance is seen again; then the check asks anew.
         self.s.local.unhealthy.clear();
         self.because(format!("unknown: {why}"));
@@ -717,31 +770,22 @@ impl Work<'_> {
     fn report(&mut self) {
         let Some(order) = &self.s.order else { return };
         let l = &self.s.local;
-        let Sighting { observed, provider_id, attributes, address, port_map, started_at, waiting } =
-            l.sighting.clone().unwrap_or_default();
-        let report = RemoteReport {
-            slot: self.key.clone(),
+        let told = Told {
             incarnation: l.incarnation,
             epoch: order.epoch,
             desired: order.desired,
-            provider: self.caps.provider.clone(),
+            provider: self.caps.provider.as_str().into(),
             handle: l.handle.clone(),
             intent: l.intent.clone(),
-            observed,
-            provider_id,
-            attributes,
-            address,
-            port_map,
-            started_at,
-            waiting,
+            sighting: l.sighting.clone().unwrap_or_default(),
             forgotten: l.forgotten,
             refused: l.refused.clone(),
             stale_epoch: l.stale_epoch,
             unhealthy: l.unhealthy.clone(),
         };
-        if self.s.told.as_ref() != Some(&report) {
-            self.s.told = Some(report.clone());
-            self.effects.push(Effect::Report(Box::new(report)));
+        if self.s.told.as_deref() != Some(&told) {
+            self.effects.push(Effect::Report(Box::new(told.report(self.key))));
+            self.s.told = Some(Arc::new(told));
         }
     }
 
@@ -755,7 +799,7 @@ impl Work<'_> {
             self.s.local.attempted = true;
             self.effects.push(Effect::Persist);
         }
-        self.s.in_flight = Some(call.clone());
+        self.s.in_flight = Some(Box::new(call.clone()));
         self.s.asked_under = self.s.under();
         self.effects.push(Effect::Call(call));
     }

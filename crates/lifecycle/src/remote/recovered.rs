@@ -259,7 +259,7 @@ mod tests {
     }
 
     fn handle(text: &str) -> RemoteHandle {
-        RemoteHandle { schema: 1, data: text.as_bytes().to_vec() }
+        RemoteHandle { schema: 1, data: text.as_bytes().into() }
     }
 
     fn known(incarnation: u128, epoch: u64) -> Known {

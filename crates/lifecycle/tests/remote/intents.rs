@@ -94,7 +94,7 @@ impl Play {
     fn provider(&mut self, n: usize, call: &Call) -> Answer {
         let running = || {
             let sighting = Sighting { observed: Observed::Running, ..Sighting::default() };
-            Answer::Instance { handle: RemoteHandle { schema: 1, data: vec![1] }, sighting: Box::new(sighting) }
+            Answer::Instance { handle: RemoteHandle { schema: 1, data: [1].into() }, sighting: Box::new(sighting) }
         };
         let incarnation = match call {
             Call::Ensure { incarnation, .. } => incarnation,

@@ -640,7 +640,7 @@ fn a31_a_handle_over_the_limit_is_refused_and_absence_erases_nothing() {
         observed: Observed::Running,
         ..RemoteReport::default()
     };
-    let big = RemoteHandle { schema: 1, data: vec![0; MAX_HANDLE_BYTES + 1] };
+    let big = RemoteHandle { schema: 1, data: vec![0; MAX_HANDLE_BYTES + 1].into() };
     for (handle, reason) in [(Some(big), "refused"), (None, "")] {
         let step = transition(
             &slot_key(0),
@@ -767,7 +767,7 @@ fn an_ordered_restart_is_no_end_for_the_allocation_that_goes_on() {
 #[test]
 fn a7_a_create_that_its_maker_left_half_done_is_finished_by_the_next() {
     let (slot, incarnation) = (slot_key(0), IncarnationId(Uuid::from_u128(7)));
-    let handle = RemoteHandle { schema: 1, data: vec![1] };
+    let handle = RemoteHandle { schema: 1, data: [1].into() };
     let order = |adopt, desired| RemoteOrder {
         slot: slot.clone(),
         role: RemoteRole::Manage,

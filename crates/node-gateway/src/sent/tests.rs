@@ -149,7 +149,7 @@ fn change(step: &Step, state: &State) -> Option<Change> {
         }
         Step::Seen(n) => {
             let was = RemoteTask::clone(state.remote_task(&slot(*n))?);
-            let handle = Some(RemoteHandle { schema: 1, data: vec![1] });
+            let handle = Some(RemoteHandle { schema: 1, data: [1].into() });
             Change::PutRemoteTask(Box::new(RemoteTask { observed: Observed::Running, handle, ..was }))
         }
         Step::Forget(n) => Change::DeleteRemoteTask(state.remote_task(&slot(*n))?.slot.clone()),

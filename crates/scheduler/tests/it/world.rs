@@ -393,7 +393,7 @@ impl World {
                 self.state.node(a.node_id).and_then(|n| n.drivers["ecs"].remote.clone()).expect("reaches one");
             assert!(r.provider.is_empty() || r.provider == reached.provider, "a slot stays at its provider");
             (r.provider, r.driver, r.job_version) = (reached.provider.into(), "ecs".into(), a.job_version);
-            r.handle = Some(RemoteHandle { schema, data: vec![1] });
+            r.handle = Some(RemoteHandle { schema, data: [1].into() });
             r.observed = Observed::Running;
             r.manager = Some(Manager { node_id: a.node_id, alloc_id: a.id });
             r.alloc_id = a.id;

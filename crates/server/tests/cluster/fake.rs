@@ -463,8 +463,9 @@ impl Session {
             allocs.allocs_json.push(to_json(&Allocation { client_status, ..alloc.clone() }));
             allocs.jobs_json.push(to_json(job));
         }
-        let handle =
-            |order: &RemoteOrder| Some(RemoteHandle { schema: 1, data: order.incarnation.0.as_bytes().to_vec() });
+        let handle = |order: &RemoteOrder| {
+            Some(RemoteHandle { schema: 1, data: order.incarnation.0.as_bytes().as_slice().into() })
+        };
         let orders = view
             .orders
             .values()
@@ -490,7 +491,7 @@ impl Session {
                         slot: i.slot.to_string(),
                         owner: if i.owner == owner { String::new() } else { i.owner.clone() },
                         epoch: i.epoch,
-                        handle: Some(RemoteHandle { schema: 1, data: key.0.as_bytes().to_vec() }),
+                        handle: Some(RemoteHandle { schema: 1, data: key.0.as_bytes().as_slice().into() }),
                         observed,
                         ..RemoteInstance::default()
                     })
@@ -831,7 +832,7 @@ impl Provider {
                 Observed::Exited { code, signal: 0, oom_killed: false, reason: "".into(), at: 1 }
             }
         };
-        let handle = RemoteHandle { schema: 1, data: order.incarnation.0.as_bytes().to_vec() };
+        let handle = RemoteHandle { schema: 1, data: order.incarnation.0.as_bytes().as_slice().into() };
         RemoteReport {
             slot: order.slot.clone(),
             incarnation: order.incarnation,

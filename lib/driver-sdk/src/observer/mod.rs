@@ -6,6 +6,7 @@
 //! They count, so that the others make room. The poller does not poll drivers that push changes themselves; these set
 //! their own pace.
 
+mod packed;
 mod schedule;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -19,6 +20,7 @@ use futures::{FutureExt, StreamExt};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
+use self::packed::Packed;
 use self::schedule::{Limits, Next, Schedule, Told};
 use crate::guard::panic_text;
 use crate::remote::{InstanceState, Observation, ObservationSink, RemoteHandle};
@@ -204,10 +206,11 @@ fn counted(seen: Vec<Observation>, asked: usize) -> Answer {
     Err(RemoteError::could_not_ask(format!("the driver answered {} observations for {asked} handles", seen.len())))
 }
 
-/// An instance under observation.
+/// An instance under observation. There are thousands: it keeps no room for what it does not have.
 struct Entry {
-    handle: RemoteHandle,
-    last: Option<Observation>,
+    /// As the index by handle has it.
+    handle: Arc<RemoteHandle>,
+    last: Option<Packed>,
     watchers: Vec<(u64, Arc<News>)>,
     /// Requests that wait for the next look: the request, and the place in its answer.
     askers: Vec<(u64, usize)>,
@@ -231,8 +234,9 @@ struct Poller {
     begun: Instant,
     schedule: Schedule,
     next: u64,
-    ids: HashMap<RemoteHandle, u64>,
-    entries: HashMap<u64, Entry>,
+    ids: HashMap<Arc<RemoteHandle>, u64>,
+    /// Boxed: a table has up to twice as many places as it uses.
+    entries: HashMap<u64, Box<Entry>>,
     asks: HashMap<u64, Ask>,
     watches: HashMap<u64, Vec<u64>>,
     turns: VecDeque<oneshot::Sender<()>>,
@@ -242,6 +246,8 @@ struct Poller {
     leaving: VecDeque<(Duration, u64)>,
     /// Since when no call has had an answer.
     failing: Option<Duration>,
+    /// For the comparison of observations.
+    buffer: Vec<u8>,
 }
 
 impl Poller {
@@ -260,6 +266,7 @@ impl Poller {
             calls: FuturesUnordered::new(),
             leaving: VecDeque::new(),
             failing: None,
+            buffer: Vec::new(),
         }
     }
 
@@ -327,8 +334,8 @@ impl Poller {
         let ids: Vec<u64> = ids.into_iter().filter(|id| self.entries.contains_key(id)).collect();
         for id in &ids {
             if let Some(entry) = self.entries.get_mut(id) {
-                entry.asking.append(&mut entry.askers);
-                handles.push(entry.handle.clone());
+                entry.asking.extend(std::mem::take(&mut entry.askers));
+                handles.push(RemoteHandle::clone(&entry.handle));
             }
         }
         let driver = self.driver.clone();
@@ -399,9 +406,8 @@ impl Poller {
                 let _ = ask.reply.send(Ok(ask.answers.into_iter().flatten().collect()));
             }
         }
-        if entry.last.as_ref() != Some(&seen) {
+        if Packed::replace(&mut entry.last, &seen, &mut self.buffer) {
             entry.watchers.iter().for_each(|(_, news)| news.tell(id, &seen));
-            entry.last = Some(seen);
         }
     }
 
@@ -414,13 +420,11 @@ impl Poller {
         }
         let RemoteError::CouldNotAsk(why) = error else { return };
         for (id, entry) in &mut self.entries {
-            let Some(last) =
-                entry.last.as_mut().filter(|o| matches!(o.state, InstanceState::Creating | InstanceState::Running))
-            else {
-                continue;
-            };
-            *last = Observation::unknown(last.key.clone(), why);
-            entry.watchers.iter().for_each(|(_, news)| news.tell(*id, last));
+            let alive = |last: &&Packed| matches!(last.state(), InstanceState::Creating | InstanceState::Running);
+            let Some(last) = entry.last.as_ref().filter(alive) else { continue };
+            let unknown = Observation::unknown(last.observation().key, why);
+            Packed::replace(&mut entry.last, &unknown, &mut self.buffer);
+            entry.watchers.iter().for_each(|(_, news)| news.tell(*id, &unknown));
         }
     }
 
@@ -449,16 +453,18 @@ impl Poller {
     }
 
     fn entry(&mut self, handle: RemoteHandle) -> (u64, &mut Entry) {
-        let id = match self.ids.get(&handle) {
-            Some(id) => *id,
+        let (id, handle) = match self.ids.get_key_value(&handle) {
+            Some((known, id)) => (*id, known.clone()),
             None => {
-                let id = self.number();
+                let (id, handle) = (self.number(), Arc::new(handle));
                 self.ids.insert(handle.clone(), id);
-                id
+                (id, handle)
             }
         };
-        let none =
-            || Entry { handle, last: None, watchers: Vec::new(), askers: Vec::new(), asking: Vec::new(), left: None };
+        let none = || {
+            let (watchers, askers, asking) = (Vec::new(), Vec::new(), Vec::new());
+            Box::new(Entry { handle, last: None, watchers, askers, asking, left: None })
+        };
         (id, self.entries.entry(id).or_insert_with(none))
     }
 
@@ -480,12 +486,14 @@ impl Poller {
                 let mut ids = Vec::with_capacity(handles.len());
                 for handle in handles {
                     let (id, entry) = self.entry(handle);
+                    // Usually one; two only while its stream is opened anew.
+                    entry.watchers.reserve_exact(1);
                     entry.watchers.push((watch, news.clone()));
                     let left = entry.left.take();
                     match &entry.last {
                         // It is as recent as the others, and keeps its due time.
                         Some(last) => {
-                            news.tell(id, last);
+                            news.tell(id, &last.observation());
                             if let Some((_, due)) = left {
                                 self.schedule.due(id, due);
                             }

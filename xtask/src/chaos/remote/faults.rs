@@ -316,9 +316,12 @@ impl Troubles {
         let Some(clusters) = world.clusters.as_ref().filter(|_| !live.is_empty()) else { return Ok(false) };
         let seen = &live[self.dice.index(live.len())];
         let sort = self.dice.index(2);
-        world.watch.excuse(seen.process.pid);
+        let new = world.watch.excuse(seen.process.pid);
         let Some(done) = clusters.take_away(seen.process.pid, sort) else {
-            world.watch.blame(seen.process.pid);
+            // It may have just ended, of what was done to it before.
+            if new {
+                world.watch.blame(seen.process.pid);
+            }
             return Ok(false);
         };
         self.tell("ended by a person", &format!("{:?}: {done}", seen.slot));

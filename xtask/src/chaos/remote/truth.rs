@@ -162,9 +162,9 @@ impl Watch {
         lock(&self.ledger).wanted.entry(job.to_owned()).or_default().push((Instant::now(), wanted));
     }
 
-    /// Says that the run itself is about to end this instance.
-    pub(super) fn excuse(&self, pid: u32) {
-        lock(&self.ledger).excused.insert(pid);
+    /// Says that the run itself is about to end this instance. Returns whether nothing had said so before.
+    pub(super) fn excuse(&self, pid: u32) -> bool {
+        lock(&self.ledger).excused.insert(pid)
     }
 
     /// Takes that back.

@@ -9,7 +9,7 @@ use crate::alloc::events;
 
 impl Machine {
     /// Updates a remote task's state from a new view.
-    pub(super) fn remote(&mut self, task: &Arc<str>, view: Box<RemoteView>, now: Now) {
+    pub(super) fn remote(&mut self, task: &Arc<str>, view: Arc<RemoteView>, now: Now) {
         let Some(slot) = self.slots.get_mut(task).filter(|s| s.remote) else {
             return;
         };

@@ -115,7 +115,7 @@ fn a_remote_task_ends_by_the_servers_order_and_takes_its_siblings_along() {
     p.started("near", 12 * S);
     let view = |verdict, observed, expired| {
         let view = RemoteView { verdict, observed, expired, stopping: expired, ..RemoteView::default() };
-        Event::Remote { task: "far".into(), view: Box::new(view) }
+        Event::Remote { task: "far".into(), view: Arc::new(view) }
     };
     p.apply(view(RemoteVerdict::Active, Observed::Running, false), 12 * S);
     // The servers count from an earlier allocation of the slot.

@@ -100,7 +100,7 @@ fn nothing_waits_for_a_remote_task_that_is_let_go() {
         let (mut p, _) =
             Play::begin(Machine::new(record, job("service", tasks), Vec::new(), GoDuration::from_secs(30)), 0);
         let view = RemoteView { observed: Observed::Running, ..RemoteView::default() };
-        p.apply(Event::Remote { task: "lead".into(), view: Box::new(view) }, S);
+        p.apply(Event::Remote { task: "lead".into(), view: Arc::new(view) }, S);
         p.started("side", S);
         p
     };

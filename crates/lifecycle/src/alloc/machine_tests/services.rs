@@ -83,7 +83,7 @@ fn a_remote_task_is_up_while_this_node_manages_it_and_cannot_say_that_it_ended()
         (Observed::Running, 4, 1, true, false),
     ] {
         let view = RemoteView { observed: observed.clone(), epoch, started_at, stopping, ..RemoteView::default() };
-        play.apply(Event::Remote { task: "t".into(), view: Box::new(view) }, S);
+        play.apply(Event::Remote { task: "t".into(), view: Arc::new(view) }, S);
         assert_eq!(
             (play.up("t"), play.machine.epoch("t")),
             (up, epoch),
@@ -153,7 +153,7 @@ fn an_unhealthy_remote_task_is_told_of_and_not_touched() {
     let (mut play, _) = Play::begin(machine, 0);
     let see = |play: &mut Play, observed: Observed, stopping: bool| {
         let view = RemoteView { observed, epoch: 3, started_at: 1, stopping, ..RemoteView::default() };
-        play.apply(Event::Remote { task: "t".into(), view: Box::new(view) }, S);
+        play.apply(Event::Remote { task: "t".into(), view: Arc::new(view) }, S);
     };
     see(&mut play, Observed::Running, false);
     assert_eq!(play.found(Some(Outcome::Fail), 2 * S), ["unhealthy t"]);

@@ -92,7 +92,7 @@ impl Work<'_> {
         if !may_exist && order.role != RemoteRole::Observe {
             // Only this node was ever told to create it, and it has not tried: it does not exist.
             if order.desired == DesiredRemote::Stop || order.acknowledge {
-                self.s.local.sighting = Some(Sighting { observed: Observed::Gone, ..Sighting::default() });
+                self.sees(&Sighting { observed: Observed::Gone, ..Sighting::default() });
                 self.s.local.forgotten |= order.acknowledge;
                 return self.report();
             }
@@ -110,7 +110,7 @@ impl Work<'_> {
         }
         if order.acknowledge && order.role != RemoteRole::Observe {
             // A person has declared it gone, and no key or handle is left to ask by: nothing remains to do.
-            self.s.local.sighting = Some(Sighting { observed: Observed::Gone, ..Sighting::default() });
+            self.sees(&Sighting { observed: Observed::Gone, ..Sighting::default() });
             self.s.local.forgotten = true;
             return self.report();
         }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{Fault, Instance, LATE, Node, Pending, Rule, World};
 
 pub(super) fn handle_of(key: IncarnationId) -> RemoteHandle {
-    RemoteHandle { schema: 1, data: key.0.as_bytes().to_vec() }
+    RemoteHandle { schema: 1, data: key.0.as_bytes().as_slice().into() }
 }
 
 fn key_in(handle: &RemoteHandle) -> IncarnationId {
