@@ -15,7 +15,7 @@ use super::{
     DRIVERS,
     agent::Kind,
     measure::f,
-    remote::{PEACE, SETTLED, cost},
+    remote::{PEACE, cost},
     table::{self, Row},
 };
 use crate::{
@@ -32,6 +32,9 @@ use crate::{
 
 /// What the submissions may take.
 const SUBMITTED: Duration = Duration::from_secs(900);
+/// Until what comes after the submissions is over: Slurm starts jobs, and the driver reads files that have not changed
+/// for a while less and less often.
+const SETTLED: Duration = Duration::from_secs(150);
 /// Jobs that are submitted; `DROVER_BENCH_JOBS` is another number.
 const MANY: usize = 1_000;
 /// Jobs that are submitted without Drover.
