@@ -85,6 +85,15 @@ impl Query {
         self.0.iter().filter(move |(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
+    /// Each name once, with its first value: nobody can read another value out of it than [`Query::get`] does.
+    #[must_use]
+    pub fn once(&self) -> String {
+        let mut seen = std::collections::BTreeSet::new();
+        let first = self.0.iter().filter(|(name, _)| seen.insert(name.as_str()));
+        let pairs = first.map(|(name, value)| format!("{}={}", percent_encode(name), percent_encode(value)));
+        pairs.collect::<Vec<_>>().join("&")
+    }
+
     /// A boolean; absent and empty are false.
     ///
     /// # Errors
@@ -272,6 +281,8 @@ mod tests {
             assert!(matches!(Query::parse(bad), Err(QueryError::Encoding(_))), "{bad}");
         }
         assert_eq!(percent_decode(&percent_encode("a/b %€\0"), false).as_deref(), Some("a/b %€\0"));
+        assert_eq!(q.once(), "a=1&b=x%20y%20z&flag=&n=%E2%82%AC&empty=");
+        assert_eq!(Query::parse("").expect("parses").once(), "");
     }
 
     #[test]

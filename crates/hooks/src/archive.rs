@@ -92,6 +92,8 @@ pub(crate) fn unpack(from: impl Read, into: &Path, tasks: &[String], room: u64) 
     let mut from = from.take(room.saturating_add(ENVELOPE).saturating_add(1));
     let mut archive = tar::Archive::new(&mut from);
     archive.set_preserve_permissions(true);
+    // What runs with its owner's rights on the other node is not to do so here.
+    archive.set_mask(0o6000);
     archive.set_preserve_ownerships(root);
     archive.set_overwrite(false);
     // Directories get their modes last: a task may have made some unreadable.
@@ -152,7 +154,7 @@ pub(crate) fn unpack(from: impl Read, into: &Path, tasks: &[String], room: u64) 
     for (dir, mode, (uid, gid)) in directories.into_iter().rev() {
         let number = |id: u64| u32::try_from(id).ok().filter(|_| root);
         std::os::unix::fs::chown(&dir, number(uid), number(gid))?;
-        fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(mode & 0o7777))?;
+        fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(mode & 0o1777))?;
     }
     Ok(())
 }

@@ -4,7 +4,10 @@
 use std::{
     fs::File,
     io::{self, Read, Write},
-    os::{fd::OwnedFd, unix::fs::fchown},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::fchown,
+    },
     path::{Component, Path, PathBuf},
 };
 
@@ -94,17 +97,17 @@ impl Root {
     }
 
     fn file(&self, path: &Path) -> io::Result<(File, Stamp)> {
-        // A FIFO must not block the node.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let opened =
+        // Found first, and opened only if it is a file: an open of a FIFO waits, one of a device does what it does.
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let found =
             match openat2(&self.dir, path, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS) {
                 // Older kernels, and sandboxes without the call: open without following links.
                 Err(Errno::NOSYS | Errno::PERM) => self.open_plain(path, flags)?,
                 Err(Errno::XDEV) => return Err(io::Error::other("it leads out of the task's directory")),
                 other => other?,
             };
-        let stamp = regular(&opened)?;
-        Ok((File::from(opened), stamp))
+        let stamp = regular(&found)?;
+        Ok((File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?, stamp))
     }
 
     fn open_plain(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {

@@ -26,7 +26,7 @@ use host::{
 };
 use lifecycle::alloc::{events, machine::StartFailure};
 use model::{
-    secret_rules::{Engine, NOMAD, VAULT, engine},
+    secret_rules::{Engine, NOMAD, VAULT, engine, steers},
     task::TaskSecret,
 };
 use serde_json::Value;
@@ -153,6 +153,10 @@ impl Secrets {
         task_dir: Option<&Path>,
     ) -> Result<BTreeMap<String, String>, String> {
         let program = self.dir.join(&secret.provider);
+        // The servers refuse such a job. One of before may be there.
+        if let Some(name) = secret.env.keys().find(|name| steers(name)) {
+            return Err(format!("env may not set {name}: the executable runs with the rights of the agent"));
+        }
         let mut command = Command::new(&program);
         command.args(["fetch", &interpolate(&secret.path, vars)]).env_clear();
         command.envs(secret.env.iter().map(|(name, value)| (name, interpolate(value, vars))));

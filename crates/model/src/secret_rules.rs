@@ -38,13 +38,32 @@ pub fn attribute(provider: &str) -> String {
     format!("plugins.secrets.{provider}.version")
 }
 
-/// Whether a variable steers a dynamic linker, a shell or an interpreter: by it, whoever submits a job would run
-/// programs as the agent's user.
-fn steers(name: &str) -> bool {
-    const NAMES: &[&str] =
-        &["PATH", "HOME", "IFS", "ENV", "SHELLOPTS", "GCONV_PATH", "NODE_OPTIONS", "JAVA_TOOL_OPTIONS", "GODEBUG"];
-    const BEGINNINGS: &[&str] = &["LD_", "BASH", "PYTHON", "PERL", "RUBY", "GIT_"];
-    NAMES.contains(&name) || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+/// Whether a variable steers a dynamic linker, a shell, an interpreter, or by its configuration a program that others
+/// call: by it, whoever submits a job would run programs as the agent's user. A name that is none may hold the `=`
+/// after another one.
+#[must_use]
+pub fn steers(name: &str) -> bool {
+    const NAMES: &[&str] = &["PATH", "HOME", "IFS", "ENV", "SHELLOPTS", "PS4", "ZDOTDIR", "KUBECONFIG", "GODEBUG"];
+    const BEGINNINGS: &[&str] =
+        &["LD_", "BASH", "PYTHON", "PERL", "RUBY", "GEM_", "GIT_", "LUA_", "NODE_", "OPENSSL_", "XDG_", "GLIBC_"];
+    const ENDINGS: &[&str] = &[
+        "_CONFIG",
+        "_CONFIG_DIR",
+        "_CONFIG_FILE",
+        "_CONFIG_PATH",
+        "_HOME",
+        "_OPTIONS",
+        "_OPTS",
+        "_PATH",
+        "_PLUGINS",
+        "_CREDENTIALS_FILE",
+    ];
+    let begins = |c: char| c.is_ascii_alphabetic() || c == '_';
+    let word = name.starts_with(begins) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    !word
+        || NAMES.contains(&name)
+        || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+        || ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
 /// Everything that is wrong with the task's `secret` blocks, each in words.
@@ -128,6 +147,13 @@ mod tests {
             (json!({"Name": "a", "Provider": "x", "Path": "p", "Config": {"a": 1}}), "write env"),
             (json!({"Name": "a", "Provider": "x", "Path": "p", "Env": {"LD_PRELOAD": "/x.so"}}), "not set LD_PRELOAD"),
             (json!({"Name": "a", "Provider": "x", "Path": "p", "Env": {"PATH": "/tmp"}}), "may not set PATH"),
+            (json!({"Name": "a", "Provider": "x", "Path": "p", "Env": {"PATH=/tmp": ""}}), "may not set PATH=/tmp"),
+            (json!({"Name": "a", "Provider": "x", "Path": "p", "Env": {"": ""}}), "may not set"),
+            (
+                json!({"Name": "a", "Provider": "x", "Path": "p", "Env": {"VAULT_CONFIG_PATH": "x"}}),
+                "VAULT_CONFIG_PATH",
+            ),
+            (json!({"Name": "a", "Provider": "x", "Path": "p", "Env": {"JAVA_TOOL_OPTIONS": ""}}), "JAVA_TOOL_OPTIONS"),
             (json!({"Name": "a", "Provider": "nomad", "Path": "p", "Env": {"a": "1"}}), "env is for executables"),
             (json!({"Name": "a", "Provider": "nomad", "Path": "p", "Config": {"engine": "kv"}}), "there is namespace"),
             (json!({"Name": "a", "Provider": "nomad", "Path": "p", "Config": {"namespace": 1}}), "is a text"),

@@ -181,6 +181,14 @@ impl Unchecked {
         &self.0
     }
 
+    /// The same request, in which each parameter stands once: whoever gets it reads what was judged here.
+    pub(crate) fn once(self) -> Result<Self, HttpError> {
+        let path = format!("{}?{}", self.0.uri.path(), self.0.query.once());
+        let uri: http::Uri = path.parse().map_err(HttpError::internal)?;
+        let query = api::query::Query::parse(uri.query().unwrap_or_default())?;
+        Ok(Self(Ctx { uri, query, ..self.0 }))
+    }
+
     /// The same request under another path, with the parts of that.
     pub(crate) fn renamed(self, path: &str, params: Vec<(&'static str, String)>) -> Result<Self, HttpError> {
         let uri: http::Uri = path.parse().map_err(HttpError::internal)?;

@@ -34,6 +34,7 @@ const NOT_ISOLATED: &[&str] = &["raw_exec"];
 
 /// Passes the session on to the allocation's node, or refuses it. Who may not hears it in the web socket, too.
 pub(crate) async fn exec(ctx: Unchecked) -> Result<Reply, HttpError> {
+    let ctx = ctx.once()?;
     let said = ctx.said();
     let id = said.alloc_id("alloc")?;
     let state = said.server().snapshot();

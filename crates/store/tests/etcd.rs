@@ -540,6 +540,67 @@ fn an_open_store_sees_that_etcd_went_back() {
 }
 
 #[test]
+fn an_open_follower_sees_that_the_index_went_back_though_the_revision_did_not() {
+    let fake = FakeEtcd::start();
+    let (a, b) = (open(&fake, "a"), open(&fake, "b"));
+    let fence = a.acquire().unwrap();
+    commit(&a, fence, 0, 3, vec![put("a", "1")]).unwrap();
+    let backup = fake.backup();
+    commit(&a, fence, 3, 7, vec![put("a", "2")]).unwrap();
+    until("the follower", || b.watch(7).is_ok());
+    drop(a);
+    fake.set_frozen(true);
+    fake.restore(&backup);
+    fake.raise_revision(1000);
+    fake.set_frozen(false);
+    until("the end of the follower", || b.acquire().is_err_and(|error| error.fatal()));
+    let seen = block_on(b.vacant());
+    assert!(matches!(&seen, Err(StoreError::Fatal { reason, .. }) if reason.contains("index went back")), "{seen:?}");
+}
+
+#[test]
+fn an_open_follower_takes_no_batch_of_another_history() {
+    let fake = FakeEtcd::start();
+    let own = fake.beside();
+    let a = open(&fake, "a");
+    let b = EtcdStore::open(EtcdOptions { endpoints: vec![own.endpoint()], ..options(&fake, "b") }).unwrap();
+    let fence = a.acquire().unwrap();
+    commit(&a, fence, 0, 3, vec![put("a", "1")]).unwrap();
+    let backup = fake.backup();
+    commit(&a, fence, 3, 7, vec![put("a", "2")]).unwrap();
+    until("the follower", || b.watch(7).is_ok());
+    drop(a);
+    // It hears nothing until the other history is the longer one.
+    own.set_frozen(true);
+    fake.restore(&backup);
+    fake.raise_revision(1000);
+    let c = open(&fake, "c");
+    until("the lease of the fence that was restored", || fake.keys("d/fence").is_empty() || c.acquire().is_ok());
+    let fence = c.acquire().unwrap();
+    commit(&c, fence, 3, 5, vec![put("a", "3")]).unwrap();
+    commit(&c, fence, 5, 9, vec![put("a", "4")]).unwrap();
+    own.set_frozen(false);
+    until("the end of the follower", || b.acquire().is_err_and(|error| error.fatal()));
+    let seen = block_on(b.vacant());
+    assert!(matches!(&seen, Err(StoreError::Fatal { reason, .. }) if reason.contains("index went back")), "{seen:?}");
+}
+
+#[test]
+fn where_nobody_leads_a_full_etcd_is_given_room() {
+    let fake = FakeEtcd::start();
+    let store = open(&fake, "a");
+    let fence = store.acquire().unwrap();
+    commit(&store, fence, 0, 1, vec![put("kept", "1")]).unwrap();
+    drop(store);
+    until("no leader", || fake.keys("d/fence").is_empty());
+    fake.set_no_space(true);
+    let store = open(&fake, "b");
+    let fence = store.acquire().unwrap();
+    assert!(fake.seen().compactions > 0);
+    commit(&store, fence, 1, 2, vec![put("kept", "2")]).unwrap();
+}
+
+#[test]
 fn a_snapshot_replaces_old_batches_and_everything_stays_readable() {
     let fake = FakeEtcd::start();
     let store = open(&fake, "a");

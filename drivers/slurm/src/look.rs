@@ -17,8 +17,9 @@ const READ_AGAIN: Duration = Duration::from_secs(30);
 /// The same for what has not changed for long.
 const READ_AGAIN_AT_LAST: Duration = Duration::from_mins(10);
 
-/// Looks are so many times apart as one of them takes: they keep 2.5 % of a core busy, and Slurm with them.
-const LOOK_SHARE: u32 = 40;
+/// Looks are so many times apart as one of them takes: they keep 1.25 % of a core busy, and Slurm with them. What is
+/// told of the looks costs the agent as much again.
+const LOOK_SHARE: u32 = 80;
 /// Even where looks take long, the end of a task is seen within this time.
 const LOOK_AT_LAST: Duration = Duration::from_secs(10);
 
@@ -256,7 +257,8 @@ mod tests {
     #[test]
     fn looks_that_take_long_are_further_apart_up_to_ten_seconds() {
         let millis = Duration::from_millis;
-        for (took, apart) in [(0, 2000), (10, 2000), (50, 2000), (100, 4000), (250, 10_000), (9000, 10_000)] {
+        for (took, apart) in [(0, 2000), (10, 2000), (25, 2000), (50, 4000), (100, 8000), (250, 10_000), (9000, 10_000)]
+        {
             assert_eq!(pace(millis(2000), millis(took)), millis(apart), "{took} ms");
         }
         // Who wants fewer gets fewer.

@@ -179,6 +179,17 @@ impl FakeEtcd {
         self.shared.lives.send_modify(|lives| *lives += 1);
     }
 
+    /// The revision goes up, as by `etcdutl snapshot restore --bump-revision`: clients of a restored etcd see none that
+    /// goes back.
+    pub fn raise_revision(&self, by: i64) {
+        let revision = {
+            let mut data = self.data();
+            data.revision += by;
+            data.revision
+        };
+        self.shared.revision.send_replace(revision);
+    }
+
     /// Ends all streams.
     pub fn break_streams(&self) {
         self.shared.lives.send_modify(|lives| *lives += 1);

@@ -19,10 +19,10 @@ pub fn find_program(task_dir: &Path, command: &str, search_path: Option<&OsStr>)
     let is_file = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|m| m.is_file());
     let inside = [task_dir.join("local").join(relative), task_dir.join(relative)];
     if let Some(path) = inside.into_iter().find(is_file) {
-        let mut permissions = std::fs::metadata(&path).map_err(Error::io("look at the program", &path))?.permissions();
-        if permissions.mode() & 0o111 == 0 {
-            permissions.set_mode(permissions.mode() | 0o111);
-            std::fs::set_permissions(&path, permissions).map_err(Error::io("make the program executable", &path))?;
+        let seen = std::fs::metadata(&path).map_err(Error::io("look at the program", &path))?;
+        if seen.permissions().mode() & 0o111 == 0 {
+            // A link of the task may lead to any file of the host.
+            make_executable(task_dir, command)?;
         }
         return Ok(path);
     }
@@ -176,5 +176,21 @@ mod tests {
         assert_eq!(find("/bin/inner").unwrap(), task.join("bin/inner"));
         assert_eq!(find("/bin/sh").unwrap(), Path::new("/bin/sh"));
         assert!(find("local").is_err(), "a directory is no program");
+    }
+
+    #[test]
+    fn a_link_out_of_the_task_directory_makes_nothing_executable() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let (task, outside) = (dir.path().join("task"), dir.path().join("outside"));
+        std::fs::create_dir_all(task.join("local")).expect("dir");
+        std::fs::write(&outside, "#!/bin/sh\n").expect("file");
+        std::fs::write(task.join("local/own"), "#!/bin/sh\n").expect("file");
+        std::os::unix::fs::symlink(&outside, task.join("local/run")).expect("link");
+        for (command, path) in [("run", &outside), ("own", &task.join("local/own"))] {
+            let mode = || std::fs::metadata(path).expect("a file").permissions().mode() & 0o111;
+            assert_eq!(mode(), 0);
+            find_program(&task, command, None).expect("it is there");
+            assert_eq!(mode() == 0, command == "run", "{command}");
+        }
     }
 }

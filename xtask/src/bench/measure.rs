@@ -13,9 +13,18 @@ use serde_json::{Value, json};
 
 use super::{
     agent::{Agent, CONNECTIONS, Kind},
+    members::Members,
     table::Row,
 };
-use crate::{interop::job::Job, local::until, process::Run, workspace};
+use crate::{
+    interop::{
+        cluster::{self, Role},
+        job::Job,
+    },
+    local::until,
+    process::Run,
+    workspace,
+};
 
 pub(super) const BOUND: Duration = Duration::from_secs(120);
 pub(super) const RAW_EXEC: &str = "raw_exec";
@@ -105,8 +114,9 @@ fn counts(agent: &Agent, job: &str) -> Result<BTreeMap<String, u64>> {
     Ok(counts)
 }
 
-/// Memory of an idle dev agent, all of its processes.
+/// Memory of an idle dev agent, all of its processes, and of this build's server without a node.
 pub(crate) fn idle(kind: Kind) -> Result<Vec<Row>> {
+    let server = if kind.is_this_build() { vec![idle_server(&kind)?] } else { Vec::new() };
     let agent = Agent::start(kind)?;
     // Start-up work settles; this is a pause before a measurement, nothing waits for it.
     std::thread::sleep(Duration::from_secs(5));
@@ -115,11 +125,22 @@ pub(crate) fn idle(kind: Kind) -> Result<Vec<Row>> {
     let before: u64 = processes.keys().map(|p| cpu_ticks(*p)).sum();
     std::thread::sleep(Duration::from_secs(10));
     let after: u64 = processes.keys().map(|p| cpu_ticks(*p)).sum();
-    Ok(vec![
+    let agent = [
         Row::new("idle: PSS of all processes", agent.name(), "MiB", vec![f(total) / 1024.0]),
         Row::new("idle: processes", agent.name(), "", vec![f(processes.len() as u64)]),
         Row::new("idle: CPU", agent.name(), "ms/s", vec![f(after - before)]),
-    ])
+    ];
+    Ok(agent.into_iter().chain(server).collect())
+}
+
+/// Memory of a server on three members of etcd. It makes its keys half a minute after its start.
+fn idle_server(kind: &Kind) -> Result<Row> {
+    let members = Members::start()?;
+    let server = cluster::Agent::start_build(kind.program(), "bench-server", Role::Server, &[], &members.settings())?;
+    until("the server's answer", BOUND, || Ok(server.get("/v1/nodes").ok()))?;
+    std::thread::sleep(Duration::from_secs(45));
+    let kib = server.processes().keys().map(|pid| pss_kib(*pid)).sum();
+    Ok(Row::new("idle: PSS of a server on three members of etcd", kind.name(), "MiB", vec![f(kib) / 1024.0]))
 }
 
 /// Submit to first instruction, to the running event; stop to the complete event.

@@ -1,8 +1,11 @@
 //! Access control over real agents: a server and a node of its own, each asked by people with and without a token.
 
 use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
     path::Path,
     process::{Command, Stdio},
+    time::Duration,
 };
 
 use serde_json::{Value, json};
@@ -34,6 +37,22 @@ fn running(agent: &Agent, token: &str, job: &str) -> Value {
         let allocs = get(agent, token, &format!("/v1/job/{job}/allocations"))?;
         allocs.as_array()?.iter().find(|alloc| alloc["ClientStatus"] == "running").cloned()
     })
+}
+
+/// What comes within three seconds after the request for a web socket in which nothing is said.
+fn first_words(agent: &Agent, path: &str) -> String {
+    let address = agent.address();
+    let address = address.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    stream.set_read_timeout(Some(Duration::from_secs(3))).expect("set");
+    let upgrade = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
+                   sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==";
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n{upgrade}\r\n\r\n").as_bytes()).expect("sent");
+    let (mut said, mut piece) = (String::new(), [0; 4096]);
+    while let Ok(n @ 1..) = stream.read(&mut piece) {
+        said.push_str(&String::from_utf8_lossy(&piece[..n]));
+    }
+    said
 }
 
 fn sleeper(job: &str) -> Value {
@@ -100,6 +119,9 @@ fn a_node_answers_whom_its_server_lets() {
     let reader = made["SecretID"].as_str().expect("a secret");
     let logs = format!("/v1/client/fs/logs/{id}?task=t&type=stdout&plain=true");
     let files = format!("/v1/client/fs/ls/{id}?path=/");
+    until("the task's first words", || {
+        (!ask(&server, &manager, "GET", &logs, &Value::Null).1.is_empty()).then_some(())
+    });
     for (asked, who) in [(&server, "the server"), (&node, "the node")] {
         let (status, body) = ask(asked, reader, "GET", &logs, &Value::Null);
         assert_eq!((status, body.trim()), (200, "canary"), "{who}");
@@ -128,6 +150,17 @@ fn a_node_answers_whom_its_server_lets() {
             let text = printed(&out);
             assert_eq!(out.status.success(), may, "{who}: {text}");
             assert!(text.contains(if may { "inside" } else { "Permission denied" }), "{who}: {text}");
+        }
+    }
+    // Parameters that stand twice do not mean one thing to who allows and another to who starts the command.
+    let touched = node.dir().join("touched");
+    let command = format!("[\"touch\",{:?}]", touched.display().to_string());
+    let command: String = command.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    for (asked, who) in [(&server, "the server"), (&node, "the node")] {
+        for twice in ["ws_handshake=true&ws_handshake=false", "ws_handshake=true&%77s_handshake=0"] {
+            let path = format!("/v1/client/allocation/{id}/exec?task=t&command={command}&{twice}");
+            let said = first_words(asked, &path);
+            assert!(!touched.exists(), "{who}, {twice}: a command ran without a token, after {said:?}");
         }
     }
     // A pass that no server has made.

@@ -1,7 +1,5 @@
 //! What all endpoints share: the parameters of a request, the allocation that it is about, and the forms of an answer.
 
-use std::collections::BTreeMap;
-
 use axum::{
     body::Body,
     http::{StatusCode, header},
@@ -42,26 +40,26 @@ pub(super) fn raw(body: Body) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body).into_response()
 }
 
-/// Query parameters, the last of equal names winning.
+/// Query parameters, as the servers read them: what they have allowed is what is done here.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Query(BTreeMap<String, String>);
+pub(super) struct Query(api::query::Query);
 
 impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Query {
     type Rejection = Response;
     async fn from_request_parts(parts: &mut axum::http::request::Parts, _: &S) -> Result<Self, Response> {
-        let query = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(&parts.uri);
-        query.map(|q| Self(q.0.into_iter().collect())).map_err(|e| text(StatusCode::BAD_REQUEST, e.to_string()))
+        let query = api::query::Query::parse(parts.uri.query().unwrap_or_default());
+        query.map(Self).map_err(|e| text(StatusCode::BAD_REQUEST, e.to_string()))
     }
 }
 
 impl Query {
     pub(super) fn get(&self, name: &str) -> &str {
-        self.0.get(name).map_or("", String::as_str)
+        self.0.text(name)
     }
 
     /// Present and empty counts as true, as Go clients send it.
     pub(super) fn flag(&self, name: &str) -> Result<bool, RequestError> {
-        match self.0.get(name).map(String::as_str) {
+        match self.0.get(name) {
             None => Ok(false),
             Some("" | "1" | "t" | "T" | "true" | "TRUE" | "True") => Ok(true),
             Some("0" | "f" | "F" | "false" | "FALSE" | "False") => Ok(false),

@@ -23,6 +23,8 @@ pub(crate) enum FileError {
     Io { doing: &'static str, path: String, source: io::Error },
     #[error("{0} is a directory")]
     Directory(String),
+    #[error("{0} is neither a regular file nor a directory")]
+    Special(String),
 }
 
 /// The path without its leading slash and its dots; escaping ones and those of secrets are refused by name already.
@@ -49,8 +51,9 @@ fn clean(path: &str) -> Result<PathBuf, FileError> {
     Ok(out)
 }
 
-/// Opens for reading. The kernel refuses links that leave the directory, also those that a task makes while we look.
-pub(crate) fn open(root: &Path, path: &str) -> Result<File, FileError> {
+/// Finds what is there, without opening it: a task may have put a device of the node there, which an open reads from,
+/// rewinds or arms. The kernel refuses links that leave the directory, also those that a task makes while we look.
+fn find(root: &Path, path: &str) -> Result<File, FileError> {
     let relative = clean(path)?;
     let named = |doing| {
         let path = relative.display().to_string();
@@ -58,8 +61,7 @@ pub(crate) fn open(root: &Path, path: &str) -> Result<File, FileError> {
     };
     let dir = File::open(root).map_err(named("open"))?;
     let target = if relative.as_os_str().is_empty() { Path::new(".") } else { relative.as_path() };
-    // Without NONBLOCK a fifo of a task would hold the thread until somebody writes.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let fd = openat2(dir.as_fd(), target, flags, Mode::empty(), resolve).map_err(|e| match e {
         rustix::io::Errno::XDEV => FileError::Escapes,
@@ -74,11 +76,29 @@ pub(crate) fn open(root: &Path, path: &str) -> Result<File, FileError> {
     Ok(file)
 }
 
+fn metadata(file: &File, path: &str) -> Result<std::fs::Metadata, FileError> {
+    file.metadata().map_err(|source| FileError::Io { doing: "look at", path: path.to_owned(), source })
+}
+
+/// Opens a regular file or a directory for reading, and exactly that which was found.
+fn readable(found: &File, path: &str) -> Result<File, FileError> {
+    let kind = metadata(found, path)?.file_type();
+    if !kind.is_file() && !kind.is_dir() {
+        return Err(FileError::Special(path.to_owned()));
+    }
+    let io = |source| FileError::Io { doing: "open", path: path.to_owned(), source };
+    File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(found))).map_err(io)
+}
+
+/// Opens a regular file or a directory for reading.
+pub(crate) fn open(root: &Path, path: &str) -> Result<File, FileError> {
+    readable(&find(root, path)?, path)
+}
+
 /// A regular file, opened for reading.
 pub(crate) fn open_file(root: &Path, path: &str) -> Result<(File, u64), FileError> {
     let file = open(root, path)?;
-    let metadata =
-        file.metadata().map_err(|source| FileError::Io { doing: "look at", path: path.to_owned(), source })?;
+    let metadata = metadata(&file, path)?;
     if metadata.is_dir() {
         return Err(FileError::Directory(path.to_owned()));
     }
@@ -117,11 +137,10 @@ pub(crate) fn list(root: &Path, path: &str) -> Result<Vec<Value>, FileError> {
 
 /// One file or directory.
 pub(crate) fn stat(root: &Path, path: &str) -> Result<Value, FileError> {
-    let file = open(root, path)?;
-    let io = |source| FileError::Io { doing: "look at", path: path.to_owned(), source };
-    let metadata = file.metadata().map_err(io)?;
+    let found = find(root, path)?;
+    let metadata = metadata(&found, path)?;
     let name = Path::new(path).file_name().map_or_else(|| "/".to_owned(), |n| n.to_string_lossy().into_owned());
-    let kind = if metadata.is_file() { Some(content_type(&file)) } else { None };
+    let kind = if metadata.is_file() { Some(content_type(&readable(&found, path)?)) } else { None };
     Ok(info(&name, &metadata, kind))
 }
 
@@ -139,6 +158,8 @@ fn content_type(file: &File) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{CWD, FileType, mknodat};
+
     use super::*;
 
     #[test]
@@ -185,5 +206,26 @@ mod tests {
         assert_eq!(stat(&root, "web/local/f").expect("stat")["ContentType"], "text/plain; charset=utf-8");
         assert_eq!(stat(&root, "web").expect("stat")["IsDir"], true);
         assert!(matches!(open_file(&root, "web"), Err(FileError::Directory(_))));
+    }
+
+    #[test]
+    fn what_is_no_file_is_shown_and_not_read() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let root = dir.path();
+        std::fs::create_dir_all(root.join("web/local")).expect("dir");
+        let at = |name: &str| root.join("web/local").join(name);
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).expect("bound");
+        let make = |name: &str, kind: FileType, number: u64| mknodat(CWD, at(name), kind, Mode::RUSR, number);
+        make("fifo", FileType::Fifo, 0).expect("made");
+        let mut special = vec!["web/local/socket", "web/local/fifo"];
+        if rustix::process::geteuid().is_root() {
+            make("device", FileType::CharacterDevice, rustix::fs::makedev(1, 5)).expect("made");
+            special.push("web/local/device");
+        }
+        for path in special {
+            assert!(matches!(open(root, path), Err(FileError::Special(_))), "{path}");
+            assert!(matches!(open_file(root, path), Err(FileError::Special(_))), "{path}");
+            assert!(stat(root, path).is_ok(), "{path}");
+        }
     }
 }

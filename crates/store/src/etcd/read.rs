@@ -209,6 +209,7 @@ impl Shared {
                     next = None;
                     break;
                 }
+                self.follows(&entry)?;
                 match self.committed(entry).await? {
                     Some((batch, size)) => self.publish(batch, size),
                     None => next = None,

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt::Display,
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -15,7 +16,7 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::{
-    layout::{Keys, Member, Meta},
+    layout::{Entry, Keys, Member, Meta},
     mark::{Known, Mark},
     offline::Offline,
 };
@@ -224,7 +225,12 @@ impl Shared {
         if revision >= before {
             return Ok(());
         }
-        let reason = format!("its revision went back from {before} to {revision}: an older copy was put in its place");
+        Err(self.went_back("revision", before, revision))
+    }
+
+    /// Ends the store: what it has shown is not what etcd has.
+    pub(super) fn went_back(&self, what: &str, from: impl Display, to: impl Display) -> StoreError {
+        let reason = format!("its {what} went back from {from} to {to}: an older copy was put in its place");
         let error = StoreError::Fatal { path: self.path.clone(), reason: reason.into() };
         self.broken.send_if_modified(|broken| {
             let first = broken.is_none();
@@ -234,7 +240,17 @@ impl Shared {
             }
             first
         });
-        Err(error)
+        error
+    }
+
+    /// Whether a batch that is to be published follows on what was published last. One that begins before it belongs to
+    /// another history, of a copy that was put in etcd's place meanwhile.
+    pub(super) fn follows(&self, entry: &Entry) -> Result<(), StoreError> {
+        let published = self.published();
+        if entry.base < published && published < entry.index {
+            return Err(self.went_back("index", published, entry.base));
+        }
+        Ok(())
     }
 
     /// Everything up to this index is durable. A mark that tells of a loss waits for a commit of this server.

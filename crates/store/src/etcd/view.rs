@@ -159,7 +159,7 @@ impl View {
         let reads = [ops::key(keys.at("fence")), ops::key(keys.at("beat")), ops::key(keys.at("tip"))];
         let rest = [ops::prefix(&keys.at("member/")), ops::key(keys.at("meta"))];
         let reads = reads.into_iter().chain(rest).map(ops::get).collect();
-        let (before, turn) = (shared.revision(), Instant::now());
+        let (before, published, turn) = (shared.revision(), shared.published(), Instant::now());
         let answer = shared.client.txn(ops::when(Vec::new(), reads, Vec::new())).await?;
         self.stood_still(turn);
         let revision = answer.header.as_ref().map_or(0, |header| header.revision);
@@ -175,6 +175,10 @@ impl View {
         let Some(tip) = tip.first().and_then(|kv| Tip::decode(&kv.value)) else {
             return Ok(Err(shared.damaged("it has no tip")));
         };
+        // A restore can keep the revision from going back.
+        if tip.index < published {
+            return Ok(Err(shared.went_back("index", published, tip.index)));
+        }
         self.answering.get_or_insert_with(Instant::now);
         let beat = beat.first().map_or(0, |kv| kv.mod_revision);
         if beat != self.beat || tip.index > shared.published() {
@@ -240,6 +244,7 @@ impl View {
                 if entry.base > shared.published() {
                     return Ok(false);
                 }
+                shared.follows(&entry)?;
                 let Some((batch, size)) = shared.committed(entry).await? else { return Ok(false) };
                 let index = batch.index;
                 shared.publish(batch, size);

@@ -385,8 +385,7 @@ impl<'a> Writer<'a> {
             self.may_replace(kv)?;
         }
         let former = shared.leading();
-        // etcd refuses a lease when it has no room: then nobody is deposed.
-        let lease = shared.patiently("taking over", async || shared.client.grant(shared.lease).await).await?;
+        let lease = self.lease(held.is_none()).await?;
         let member = lock(&shared.member).clone();
         let attempt = uuid::Uuid::new_v4().to_string();
         let value = FenceValue { member: member.clone(), run: shared.run.clone(), attempt };
@@ -414,6 +413,22 @@ impl<'a> Writer<'a> {
             return Err(error);
         }
         Ok(Fence(fence.unsigned_abs()))
+    }
+
+    /// A lease for the fence. etcd refuses one when it has no room: then nobody is deposed, for whoever leads makes
+    /// some. Where nobody does, this server has to.
+    async fn lease(&self, nobody_leads: bool) -> Result<i64, StoreError> {
+        let shared = self.shared;
+        let granted = async || shared.patiently("taking over", async || shared.client.grant(shared.lease).await).await;
+        let full = match granted().await {
+            Err(full @ StoreError::Full { .. }) if nobody_leads => full,
+            other => return other,
+        };
+        if let Err(error) = shared.make_room().await {
+            tracing::warn!(error = %error, "no room could be made in etcd");
+            return Err(full);
+        }
+        granted().await
     }
 
     /// Reads where the store stands. From the fence on nobody else commits.

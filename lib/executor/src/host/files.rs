@@ -181,10 +181,10 @@ fn make(target: &Path, mode: u32) -> io::Result<()> {
     std::fs::set_permissions(target, std::fs::Permissions::from_mode(mode))
 }
 
-/// Files below `secrets` are private, whatever their original mode.
+/// Files below `secrets` are private, whatever their original mode. None runs with its owner's rights.
 fn mode_of(file: &HostFile) -> u32 {
     let secret = Path::new(&file.path).starts_with(SECRETS);
-    file.mode & if secret { 0o700 } else { 0o7777 }
+    file.mode & if secret { 0o700 } else { 0o1777 }
 }
 
 /// Refuses paths that are not plainly below a directory.
