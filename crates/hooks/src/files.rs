@@ -107,7 +107,7 @@ impl Root {
                 other => other?,
             };
         let stamp = regular(&found)?;
-        Ok((File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?, stamp))
+        Ok((readable(&found)?, stamp))
     }
 
     fn open_plain(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
@@ -197,13 +197,18 @@ fn regular(file: &OwnedFd) -> io::Result<Stamp> {
     Ok(Stamp::of(&stat))
 }
 
+/// Opens for reading what was found, and nothing that has taken its place.
+fn readable(found: &OwnedFd) -> io::Result<File> {
+    File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
+}
+
 /// Whether the file has this content and look.
 fn same(dir: &OwnedFd, name: &std::ffi::OsStr, content: &[u8], look: Look) -> bool {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let Ok(file) = openat(dir, name, flags, Mode::empty()) else { return false };
-    let Ok(stat) = fstat(&file) else { return false };
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(there) = openat(dir, name, flags, Mode::empty()) else { return false };
+    let Ok(stat) = fstat(&there) else { return false };
     let is = |wanted: Option<u32>, have: u32| wanted.is_none_or(|w| w == have);
-    if regular(&file).is_err()
+    if regular(&there).is_err()
         || stat.st_mode & 0o7777 != look.mode
         || !is(look.uid, stat.st_uid)
         || !is(look.gid, stat.st_gid)
@@ -212,7 +217,7 @@ fn same(dir: &OwnedFd, name: &std::ffi::OsStr, content: &[u8], look: Look) -> bo
     }
     let mut found = Vec::new();
     let limit = content.len() as u64 + 1;
-    File::from(file).take(limit).read_to_end(&mut found).is_ok() && found == content
+    readable(&there).and_then(|file| file.take(limit).read_to_end(&mut found)).is_ok() && found == content
 }
 
 #[cfg(test)]

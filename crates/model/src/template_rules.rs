@@ -37,6 +37,24 @@ fn stays_below(path: &str) -> bool {
     depth > 0
 }
 
+/// The mode of the file, as a node sets it. One that a job writes never runs with its owner's rights, who may be root:
+/// such bits are left out, as stock Nomad does. `0644` where the text is no mode.
+#[must_use]
+pub fn mode(perms: &str) -> u32 {
+    u32::from_str_radix(perms, 8).map_or(0o644, |mode| mode & 0o777)
+}
+
+/// What is accepted and may surprise.
+pub(crate) fn warnings(t: &Template) -> Option<String> {
+    let perms = t.perms.as_deref().unwrap_or_default();
+    let asked = u32::from_str_radix(perms, 8).ok().filter(|asked| asked & !0o777 != 0)?;
+    let destination = t.destination.as_deref().unwrap_or_default();
+    Some(format!(
+        "Template {destination:?} has perms {perms:?}, of which the last nine bits count: its mode is {:04o}",
+        asked & 0o777
+    ))
+}
+
 /// Everything that is wrong with a canonical template.
 pub(crate) fn mistakes(t: &Template) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -151,6 +169,16 @@ mod tests {
                 None => assert!(found.is_empty(), "{changes}: {found:?}"),
                 Some(part) => assert!(found.iter().any(|m| m.contains(part)), "{changes}: {found:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn no_file_of_a_job_runs_with_its_owners_rights() {
+        for (perms, bits) in [("0644", 0o644), ("4755", 0o755), ("2775", 0o775), ("1777", 0o777), ("x", 0o644)] {
+            assert_eq!(mode(perms), bits, "{perms}");
+            let template = Template { perms: Some(perms.into()), ..Template::default() };
+            let told = warnings(&template).is_some_and(|told| told.contains(&format!("mode is {bits:04o}")));
+            assert_eq!(told, perms.len() == 4 && !perms.starts_with('0'), "{perms}");
         }
     }
 }

@@ -577,7 +577,10 @@ fn collect_warnings(g: &TaskGroup, w: &mut Warnings) {
             ));
         }
         w.0.extend(
-            identity_rules::warnings(t).into_iter().map(|what| format!("Task {:?} has warnings: {what}", &*t.name)),
+            identity_rules::warnings(t)
+                .into_iter()
+                .chain(t.templates.iter().filter_map(template_rules::warnings))
+                .map(|what| format!("Task {:?} has warnings: {what}", &*t.name)),
         );
     }
 }

@@ -539,16 +539,22 @@ fn an_open_store_sees_that_etcd_went_back() {
     assert!(matches!(b.acquire(), Err(StoreError::Fatal { .. })));
 }
 
+/// A backup at index 3, after which a follower has seen index 7.
+fn behind(fake: &FakeEtcd, follower: &EtcdStore) -> etcd_fake::Backup {
+    let leader = open(fake, "a");
+    let fence = leader.acquire().unwrap();
+    commit(&leader, fence, 0, 3, vec![put("a", "1")]).unwrap();
+    let backup = fake.backup();
+    commit(&leader, fence, 3, 7, vec![put("a", "2")]).unwrap();
+    until("the follower", || follower.watch(7).is_ok());
+    backup
+}
+
 #[test]
 fn an_open_follower_sees_that_the_index_went_back_though_the_revision_did_not() {
     let fake = FakeEtcd::start();
-    let (a, b) = (open(&fake, "a"), open(&fake, "b"));
-    let fence = a.acquire().unwrap();
-    commit(&a, fence, 0, 3, vec![put("a", "1")]).unwrap();
-    let backup = fake.backup();
-    commit(&a, fence, 3, 7, vec![put("a", "2")]).unwrap();
-    until("the follower", || b.watch(7).is_ok());
-    drop(a);
+    let b = open(&fake, "b");
+    let backup = behind(&fake, &b);
     fake.set_frozen(true);
     fake.restore(&backup);
     fake.raise_revision(1000);
@@ -562,14 +568,8 @@ fn an_open_follower_sees_that_the_index_went_back_though_the_revision_did_not() 
 fn an_open_follower_takes_no_batch_of_another_history() {
     let fake = FakeEtcd::start();
     let own = fake.beside();
-    let a = open(&fake, "a");
     let b = EtcdStore::open(EtcdOptions { endpoints: vec![own.endpoint()], ..options(&fake, "b") }).unwrap();
-    let fence = a.acquire().unwrap();
-    commit(&a, fence, 0, 3, vec![put("a", "1")]).unwrap();
-    let backup = fake.backup();
-    commit(&a, fence, 3, 7, vec![put("a", "2")]).unwrap();
-    until("the follower", || b.watch(7).is_ok());
-    drop(a);
+    let backup = behind(&fake, &b);
     // It hears nothing until the other history is the longer one.
     own.set_frozen(true);
     fake.restore(&backup);

@@ -1,6 +1,7 @@
 //! Resolves names of a job on this host: programs and users. The executor itself gets paths and numbers.
 
 use std::ffi::OsStr;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -62,7 +63,8 @@ pub fn make_executable(task_dir: &Path, command: &str) -> Result<(), Error> {
     for path in
         [Path::new("local").join(command.trim_start_matches('/')), PathBuf::from(command.trim_start_matches('/'))]
     {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        // Found, not opened: it may be a device.
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
         let Ok(file) = rustix::fs::openat2(&root, &path, flags, Mode::empty(), ResolveFlags::IN_ROOT) else {
             continue;
         };
@@ -70,7 +72,8 @@ pub fn make_executable(task_dir: &Path, command: &str) -> Result<(), Error> {
         let stat = rustix::fs::fstat(&file).map_err(failed)?;
         if FileType::from_raw_mode(stat.st_mode).is_file() {
             if stat.st_mode & 0o111 == 0 {
-                rustix::fs::fchmod(&file, Mode::from_raw_mode(stat.st_mode | 0o111)).map_err(failed)?;
+                let found = format!("/proc/self/fd/{}", file.as_raw_fd());
+                rustix::fs::chmod(found, Mode::from_raw_mode(stat.st_mode | 0o111)).map_err(failed)?;
             }
             return Ok(());
         }

@@ -14,7 +14,10 @@ use host::{
     dirs::TaskDirs,
     env::{PathView, node_name},
 };
-use model::{Node, Task, template_rules::change_mode};
+use model::{
+    Node, Task,
+    template_rules::{change_mode, mode},
+};
 use node_config::TemplateConfig;
 use sha2::{Digest, Sha256};
 use template::{
@@ -450,12 +453,6 @@ pub(super) fn variables(planned: &Planned, content: &[u8]) -> Result<Vec<(String
     template::parse_env(text).map_err(|why| format!("template {:?} with env = true: {why}", planned.name))
 }
 
-/// A mode as text, in octal. A file that a job writes never runs with its owner's rights, who may be root: such bits
-/// are left out, as stock Nomad does.
-fn mode(perms: &str) -> u32 {
-    u32::from_str_radix(perms, 8).map_or(0o644, |mode| mode & 0o777)
-}
-
 #[cfg(test)]
 mod tests {
     #[test]
@@ -482,13 +479,6 @@ mod tests {
                 (seconds(expected.0), seconds(expected.1)),
                 "{job:?} {node:?} {bounds:?}"
             );
-        }
-    }
-
-    #[test]
-    fn no_file_of_a_job_runs_with_its_owners_rights() {
-        for (perms, bits) in [("0644", 0o644), ("4755", 0o755), ("2775", 0o775), ("1777", 0o777), ("x", 0o644)] {
-            assert_eq!(super::mode(perms), bits, "{perms}");
         }
     }
 }

@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn files_arrive_however_the_stream_is_cut() {
         let files = [
-            ("local/bin/tool", 0o755, "#!/bin/sh\n"),
+            ("local/bin/tool", 0o4755, "#!/bin/sh\n"),
             ("empty", 0o644, ""),
             ("secrets/token", 0o666, "very secret"),
             ("local/d/", 0o750, ""),
@@ -235,7 +235,7 @@ mod tests {
             let staged = Staged::receive(&runtime, &listed, &digest, || chunks.next()).unwrap();
             let task = root.path().join("task");
             staged.unpack(&task, &listed).unwrap();
-            let mode = |path: &str| std::fs::metadata(task.join(path)).unwrap().permissions().mode() & 0o777;
+            let mode = |path: &str| std::fs::metadata(task.join(path)).unwrap().permissions().mode() & 0o7777;
             assert_eq!((mode("local/bin/tool"), mode("empty"), mode("secrets/token")), (0o755, 0o644, 0o600));
             assert!(task.join("local/d").is_dir() && mode("local/d") == 0o750, "a directory of its own");
             assert_eq!(std::fs::read_to_string(task.join("secrets/token")).unwrap(), "very secret");
