@@ -105,7 +105,7 @@ impl Inner {
             published.clone(),
             parts.clone(),
             sessions.clone(),
-            runner.clone(),
+            (runner.clone(), store.clone()),
             started_at,
             config.unheard(),
         );

@@ -177,6 +177,8 @@ impl Server {
             Ok::<_, StartError>((fence, known.map_or_else(|| Ok(Known::read(opened.load()?)?), Ok::<_, StartError>)?))
         })
         .await?;
+        // Another server may have led in the meantime, and have recovered from it.
+        let lost = lost.filter(|lost| store.still_lost(*lost));
         go_on_from(&state);
         // After the store, whose lock guards the directory of the keys too.
         let encrypts = store.format() >= state::VARIABLES;

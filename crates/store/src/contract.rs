@@ -129,6 +129,21 @@ pub trait Store: Send + Sync + fmt::Debug {
         None
     }
 
+    /// Whether the servers have yet to recover from a loss that was found when this store was opened; asked after
+    /// [`Self::acquire`]. Another one may have led since, and have ended the recovery.
+    fn still_lost(&self, _: Lost) -> bool {
+        true
+    }
+
+    /// A recovery has ended with the batch of this index: those who share the store and have found the same loss do not
+    /// begin it again.
+    ///
+    /// # Errors
+    /// When that could not be written down. Another server may begin the recovery again then, which costs time alone.
+    fn note_recovery(&self, _: u64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// The format that batches are written in: all that use the store read it.
     fn format(&self) -> Format {
         FORMATS.highest

@@ -1,59 +1,22 @@
-//! The shared store against a fake etcd that loses answers, fills up, freezes and forgets; `cargo xtask interop etcd`
+//! The shared store against a fake etcd that loses answers, freezes and forgets; `cargo xtask interop etcd`
 //! does the same to a real one.
 
+mod etcd_kit;
 mod suite;
 
 use std::{
-    path::Path,
     sync::{Arc, mpsc},
     time::{Duration, Instant},
 };
 
 use etcd_fake::{FakeEtcd, Fault};
-use store::{Batch, EtcdOptions, EtcdStore, Fence, Lost, Member, Offline, SILENT, Store, StoreError, Versions};
-use testkit::{PATIENCE, soon, until};
+use store::{Batch, EtcdOptions, EtcdStore, Fence, Member, Offline, SILENT, Store, StoreError, Versions};
+use testkit::{PATIENCE, until};
 
-use crate::suite::{Answer, commit, content, delete, map, put, submit, suite};
-
-fn member(name: &str) -> Member {
-    let (rpc, http) = (format!("{name}:4647"), format!("{name}:4646"));
-    Member { id: format!("id-{name}"), name: name.to_owned(), rpc, http, ..Member::default() }
-}
-
-fn options(fake: &FakeEtcd, name: &str) -> EtcdOptions {
-    EtcdOptions { endpoints: vec![fake.endpoint()], prefix: "d".into(), member: member(name), ..EtcdOptions::default() }
-}
-
-fn open(fake: &FakeEtcd, name: &str) -> EtcdStore {
-    EtcdStore::open(options(fake, name)).unwrap()
-}
-
-fn marked(fake: &FakeEtcd, mark: &Path) -> EtcdStore {
-    EtcdStore::open(EtcdOptions { mark: Some(mark.to_owned()), ..options(fake, "a") }).unwrap()
-}
-
-/// The keys as others may change them.
-struct Raw(tokio::runtime::Runtime, etcd::Client);
-
-impl Raw {
-    fn new(fake: &FakeEtcd) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let options = etcd::Options { endpoints: vec![fake.endpoint()], ..etcd::Options::default() };
-        Self(runtime, etcd::Client::new(&options).unwrap())
-    }
-
-    fn get(&self, key: &str) -> Vec<u8> {
-        self.0.block_on(soon(self.1.get(key))).unwrap().unwrap().value
-    }
-
-    fn put(&self, key: &str, value: impl Into<Vec<u8>>) {
-        self.0.block_on(soon(self.1.put(key, value, 0))).unwrap();
-    }
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(soon(future))
-}
+use crate::{
+    etcd_kit::{Raw, block_on, member, open, options, until_seen},
+    suite::{Answer, commit, content, delete, map, put, submit, suite},
+};
 
 fn large(letter: &str, bytes: usize) -> String {
     letter.repeat(bytes)
@@ -311,6 +274,47 @@ fn a_silent_leader_is_replaced_only_while_etcd_answers() {
 }
 
 #[test]
+fn a_sign_that_has_come_to_etcd_meanwhile_prevents_a_take_over() {
+    for sign in ["d/beat", "d/tip"] {
+        let fake = FakeEtcd::start();
+        let (a, b) = (open(&fake, "a"), open(&fake, "b"));
+        let fence = a.acquire().unwrap();
+        commit(&a, fence, 0, 1, vec![put("a", "1")]).unwrap();
+        until_seen(&b, 1);
+        let tip = Raw::new(&fake).get("d/tip");
+        fake.fail(Fault::Late(Duration::from_secs(60)), 1_000_000, "d/beat");
+        block_on(b.vacant()).unwrap();
+        // It counts for the leader's reads, and this follower has looked before it.
+        fake.put_before_grant(sign, if sign == "d/tip" { tip } else { b"x".to_vec() });
+        let lost = b.acquire();
+        assert!(matches!(lost, Err(StoreError::Held { .. })), "{sign} is newer than what was seen: {lost:?}");
+        fake.mend();
+        commit(&a, fence, 1, 2, vec![put("a", "2")]).unwrap();
+    }
+}
+
+#[test]
+fn a_fence_that_is_lost_or_given_back_confirms_nothing() {
+    let fake = FakeEtcd::start();
+    let (a, b) = (open(&fake, "a"), open(&fake, "b"));
+    for way in ["lost", "given back"] {
+        let store = if way == "lost" { &a } else { &b };
+        block_on(store.vacant()).unwrap();
+        store.acquire().unwrap();
+        let checked = store.checked();
+        until("a check", || checked.borrow().is_some());
+        if way == "lost" {
+            fake.delete("d/fence");
+            block_on(store.fenced().wait_for(Option::is_some)).unwrap();
+        } else {
+            store.close();
+        }
+        assert_eq!((*checked.borrow(), store.confirmed()), (None, Some(Duration::ZERO)), "{way}");
+        assert!(store.heard().borrow().is_some(), "until then nothing was missing");
+    }
+}
+
+#[test]
 fn a_leader_whose_member_of_etcd_hangs_goes_on_at_another() {
     let fake = FakeEtcd::start();
     let beside = fake.beside();
@@ -428,176 +432,6 @@ fn a_follower_knows_until_when_it_has_everything() {
     assert_eq!(*heard.borrow(), last, "nothing was heard");
     fake.set_frozen(false);
     until("the leader again", || heard.borrow().filter(|heard| Some(*heard) > last));
-}
-
-#[test]
-fn a_full_etcd_refuses_and_keeps_what_is_there() {
-    let fake = FakeEtcd::start();
-    let store = open(&fake, "a");
-    let fence = store.acquire().unwrap();
-    commit(&store, fence, 0, 1, vec![put("kept", "1")]).unwrap();
-    fake.set_no_space(true);
-    let refused = commit(&store, fence, 1, 2, vec![put("kept", "2")]);
-    assert!(matches!(&refused, Err(error @ StoreError::Full { .. }) if !error.fatal()), "{refused:?}");
-    assert!(matches!(commit(&store, fence, 2, 3, vec![put("a", "1")]), Err(StoreError::WrongBase { .. })));
-    assert_eq!(content(&store), (1, map([("kept", "1")])));
-    // Nobody is deposed for what nobody could do better.
-    let other = open(&fake, "b");
-    block_on(other.vacant()).unwrap();
-    assert!(matches!(other.acquire(), Err(StoreError::Full { .. })));
-    assert!(!fake.keys("d/fence").is_empty() && store.fenced().borrow().is_none());
-    // A probe makes room.
-    store.probe().unwrap();
-    assert!(fake.seen().compactions > 0);
-    commit(&store, fence, 1, 2, vec![put("kept", "2")]).unwrap();
-    fake.set_corrupt(true);
-    let refused = commit(&store, fence, 2, 3, vec![put("kept", "3")]);
-    assert!(matches!(&refused, Err(error @ StoreError::Fatal { .. }) if error.fatal()), "{refused:?}");
-}
-
-#[test]
-fn the_batch_that_uses_up_the_quota_is_committed() {
-    let fake = FakeEtcd::start();
-    let store = open(&fake, "a");
-    let fence = store.acquire().unwrap();
-    fake.fail(Fault::Last, 1, "d/log/");
-    commit(&store, fence, 0, 1, vec![put("a", "1")]).unwrap();
-    assert_eq!(content(&store), (1, map([("a", "1")])));
-    let refused = commit(&store, fence, 1, 2, vec![put("a", "2")]);
-    assert!(matches!(refused, Err(StoreError::Full { .. })), "{refused:?}");
-    store.probe().unwrap();
-    commit(&store, fence, 1, 2, vec![put("a", "2")]).unwrap();
-    assert_eq!(content(&store), (2, map([("a", "2")])));
-}
-
-#[test]
-fn a_refusal_after_a_lost_answer_says_nothing_of_the_first_try() {
-    let fake = FakeEtcd::start();
-    let store = open(&fake, "a");
-    let fence = store.acquire().unwrap();
-    fake.fail(Fault::LoseAnswer, 1, "d/log/");
-    let answer = submit(&store, fence, 0, 1, vec![put("a", "1")]);
-    until("the lost answer", || fake.faults_left() == 0);
-    fake.set_no_space(true);
-    answer.recv_timeout(PATIENCE).unwrap().unwrap();
-    assert_eq!(content(&store).0, 1);
-}
-
-#[test]
-fn a_restored_etcd_has_lost_what_was_acknowledged_since() {
-    let fake = FakeEtcd::start();
-    let dir = tempfile::tempdir().unwrap();
-    let mark = dir.path().join("etcd.mark");
-    let store = marked(&fake, &mark);
-    let fence = store.acquire().unwrap();
-    commit(&store, fence, 0, 3, vec![put("a", "1")]).unwrap();
-    let backup = fake.backup();
-    commit(&store, fence, 3, 7, vec![put("a", "2")]).unwrap();
-    drop(store);
-    assert_eq!(marked(&fake, &mark).lost(), None);
-    fake.restore(&backup);
-    for turn in 0..2 {
-        let store = marked(&fake, &mark);
-        assert_eq!(store.lost(), Some(Lost { found: 3, acknowledged: 7 }), "start {turn}");
-    }
-    let store = marked(&fake, &mark);
-    let fence = store.acquire().unwrap();
-    commit(&store, fence, 3, 100, vec![put("a", "3")]).unwrap();
-    drop(store);
-    assert_eq!(marked(&fake, &mark).lost(), None, "a commit clears it");
-    // What others have written since is missing, though nothing that this server knows of.
-    let backup = fake.backup();
-    Raw::new(&fake).put("d/elsewhere", "1");
-    drop(marked(&fake, &mark));
-    fake.restore(&backup);
-    assert_eq!(marked(&fake, &mark).lost(), Some(Lost { found: 100, acknowledged: 100 }), "the revision went back");
-    let other = FakeEtcd::start();
-    assert_eq!(marked(&other, &mark).lost(), Some(Lost { found: 0, acknowledged: 100 }), "an empty one");
-}
-
-#[test]
-fn an_open_store_sees_that_etcd_went_back() {
-    let fake = FakeEtcd::start();
-    let backup = fake.backup();
-    let (a, b) = (open(&fake, "a"), open(&fake, "b"));
-    let fence = a.acquire().unwrap();
-    commit(&a, fence, 0, 1, vec![put("a", "1")]).unwrap();
-    until("the follower", || b.watch(1).is_ok());
-    fake.restore(&backup);
-    let mut fenced = a.fenced();
-    let mut broken = false;
-    until("the end of the leader", || {
-        broken |= block_on(async { tokio::time::timeout(Duration::from_millis(1), a.vacant()).await })
-            .is_ok_and(|seen| seen.is_err_and(|error| error.fatal()));
-        broken || fenced.borrow_and_update().is_some()
-    });
-    let refused = commit(&a, fence, 1, 2, vec![put("a", "2")]);
-    assert!(refused.as_ref().is_err_and(StoreError::fatal), "{refused:?}");
-    // One that follows takes nothing over.
-    let seen = block_on(b.vacant());
-    assert!(matches!(seen, Err(StoreError::Fatal { .. })), "{seen:?}");
-    assert!(matches!(b.acquire(), Err(StoreError::Fatal { .. })));
-}
-
-/// A backup at index 3, after which a follower has seen index 7.
-fn behind(fake: &FakeEtcd, follower: &EtcdStore) -> etcd_fake::Backup {
-    let leader = open(fake, "a");
-    let fence = leader.acquire().unwrap();
-    commit(&leader, fence, 0, 3, vec![put("a", "1")]).unwrap();
-    let backup = fake.backup();
-    commit(&leader, fence, 3, 7, vec![put("a", "2")]).unwrap();
-    until("the follower", || follower.watch(7).is_ok());
-    backup
-}
-
-#[test]
-fn an_open_follower_sees_that_the_index_went_back_though_the_revision_did_not() {
-    let fake = FakeEtcd::start();
-    let b = open(&fake, "b");
-    let backup = behind(&fake, &b);
-    fake.set_frozen(true);
-    fake.restore(&backup);
-    fake.raise_revision(1000);
-    fake.set_frozen(false);
-    until("the end of the follower", || b.acquire().is_err_and(|error| error.fatal()));
-    let seen = block_on(b.vacant());
-    assert!(matches!(&seen, Err(StoreError::Fatal { reason, .. }) if reason.contains("index went back")), "{seen:?}");
-}
-
-#[test]
-fn an_open_follower_takes_no_batch_of_another_history() {
-    let fake = FakeEtcd::start();
-    let own = fake.beside();
-    let b = EtcdStore::open(EtcdOptions { endpoints: vec![own.endpoint()], ..options(&fake, "b") }).unwrap();
-    let backup = behind(&fake, &b);
-    // It hears nothing until the other history is the longer one.
-    own.set_frozen(true);
-    fake.restore(&backup);
-    fake.raise_revision(1000);
-    let c = open(&fake, "c");
-    until("the lease of the fence that was restored", || fake.keys("d/fence").is_empty() || c.acquire().is_ok());
-    let fence = c.acquire().unwrap();
-    commit(&c, fence, 3, 5, vec![put("a", "3")]).unwrap();
-    commit(&c, fence, 5, 9, vec![put("a", "4")]).unwrap();
-    own.set_frozen(false);
-    until("the end of the follower", || b.acquire().is_err_and(|error| error.fatal()));
-    let seen = block_on(b.vacant());
-    assert!(matches!(&seen, Err(StoreError::Fatal { reason, .. }) if reason.contains("index went back")), "{seen:?}");
-}
-
-#[test]
-fn where_nobody_leads_a_full_etcd_is_given_room() {
-    let fake = FakeEtcd::start();
-    let store = open(&fake, "a");
-    let fence = store.acquire().unwrap();
-    commit(&store, fence, 0, 1, vec![put("kept", "1")]).unwrap();
-    drop(store);
-    until("no leader", || fake.keys("d/fence").is_empty());
-    fake.set_no_space(true);
-    let store = open(&fake, "b");
-    let fence = store.acquire().unwrap();
-    assert!(fake.seen().compactions > 0);
-    commit(&store, fence, 1, 2, vec![put("kept", "2")]).unwrap();
 }
 
 #[test]

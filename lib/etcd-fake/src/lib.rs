@@ -140,6 +140,11 @@ impl FakeEtcd {
         self.switches(|switches| switches.no_space = is);
     }
 
+    /// Somebody else puts this key right before the next lease is granted.
+    pub fn put_before_grant(&self, key: &str, value: impl Into<Vec<u8>>) {
+        self.switches(|switches| switches.before_grant = Some((key.to_owned(), value.into())));
+    }
+
     /// The members' data differ, or not.
     pub fn set_corrupt(&self, is: bool) {
         self.switches(|switches| switches.corrupt = is);

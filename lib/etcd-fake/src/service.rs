@@ -59,6 +59,8 @@ pub(crate) struct Switches {
     pub(crate) no_space: bool,
     pub(crate) corrupt: bool,
     pub(crate) silent: bool,
+    /// What somebody else puts right before the next lease is granted.
+    pub(crate) before_grant: Option<(String, Vec<u8>)>,
     pub(crate) user: Option<(String, String)>,
     pub(crate) token: u64,
     pub(crate) seen: Seen,
@@ -320,6 +322,10 @@ impl Lease for Service {
         self.enter(&request).await?;
         if self.switches().no_space {
             return Err(no_space());
+        }
+        if let Some((key, value)) = self.switches().before_grant.take() {
+            let put = ops::when(Vec::new(), vec![ops::put(key, value, 0)], Vec::new());
+            drop(self.change(|data| data.txn(&put)));
         }
         let mut data = self.data();
         let (id, ttl) = data.grant(request.get_ref().ttl);

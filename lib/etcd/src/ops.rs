@@ -30,6 +30,16 @@ pub fn created_at(key: impl Into<Vec<u8>>, revision: i64) -> Compare {
     }
 }
 
+/// Holds if the key was last changed at this revision or before, or does not exist.
+pub fn not_changed_after(key: impl Into<Vec<u8>>, revision: i64) -> Compare {
+    Compare {
+        result: Is::Less as i32,
+        target: Target::Mod as i32,
+        key: key.into(),
+        with: Some(With::ModRevision(revision.saturating_add(1))),
+    }
+}
+
 /// Holds if the key has this value. It does not hold for a key that does not exist.
 pub fn value_is(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Compare {
     Compare {

@@ -33,6 +33,7 @@ use control::{
 use lifecycle::remote::recovering::{Awaited, is_over};
 use model::{Allocation, Evaluation, GenerationId, Job, Node, NodeId, NodeStatus, StoreIndex, TimestampNs, Trigger};
 use state::{Change, ClusterMeta, Mark, Recovery, State};
+use store::Store;
 use tokio::sync::Notify;
 
 use crate::{
@@ -64,6 +65,7 @@ pub(crate) struct Recovering {
     parts: Parts,
     sessions: Arc<dyn NodeSessions>,
     runner: Arc<Runner>,
+    store: Arc<dyn Store>,
     started_at: TimestampNs,
     /// How long nodes that the state does not know need to be heard.
     unheard: Duration,
@@ -185,7 +187,7 @@ impl Recovering {
         published: Published,
         parts: Parts,
         sessions: Arc<dyn NodeSessions>,
-        runner: Arc<Runner>,
+        (runner, store): (Arc<Runner>, Arc<dyn Store>),
         started_at: TimestampNs,
         unheard: Duration,
     ) -> Self {
@@ -197,6 +199,7 @@ impl Recovering {
             parts,
             sessions,
             runner,
+            store,
             started_at,
             unheard,
         }
@@ -418,7 +421,8 @@ impl Recovering {
             return Ok(());
         };
         self.queue.raise(floor);
-        self.queue
+        let index = self
+            .queue
             .commit(move |state, stamp| {
                 let mut meta = ClusterMeta::clone(state.cluster());
                 meta.end_recovery(state.latest_index());
@@ -432,7 +436,8 @@ impl Recovering {
                 if !evals.is_empty() {
                     changes.push(Change::UpsertEvals(evals));
                 }
-                Ok(Decided { batch: state::Batch { recovers: true, ..state::Batch::new(changes) }, answer: () })
+                let batch = state::Batch { recovers: true, ..state::Batch::new(changes) };
+                Ok(Decided { batch, answer: stamp.index })
             })
             .await?;
         tracing::warn!(by_order, waited_for = status.waits_for(), "the recovery is over");
@@ -440,6 +445,11 @@ impl Recovering {
         self.parts.fill(&state);
         self.parts.leases.fill(&state);
         self.sessions.end_all();
+        let store = self.store.clone();
+        if let Ok(Err(error)) = blocking::spawn(move || store.note_recovery(index)).await {
+            tracing::warn!(error = %error, "the end of the recovery was not written down for the other servers: one \
+                that has found the same loss may begin it again");
+        }
         Ok(())
     }
 

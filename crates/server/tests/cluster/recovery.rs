@@ -1,12 +1,20 @@
 //! Servers whose state is from the past: nothing that runs is killed, doubled or orphaned, whatever they start with.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 use model::{AllocId, ClientStatus, ClusterId, IncarnationId, NodeStatus, SlotKey, SlotParts};
 use server::{
-    ErrorClass, Server, ServerConfig, ServerHandle, StartError,
+    ErrorClass, Server, ServerConfig, ServerHandle, StartError, Surroundings,
     requests::{DeregisterJob, RegisterJob},
 };
+use store::{Batch, Contents, Done, Fence, MemoryStore, Store, StoreError, StoreStats, Watch};
 use uuid::Uuid;
 
 use crate::fake::*;
@@ -346,4 +354,62 @@ async fn a_node_that_has_lost_its_mark_is_compared_before_it_is_told_anything() 
     }
     assert_eq!(exists(&nodes, &p), before, "0 killed, 0 doubled");
     server.shutdown().await;
+}
+
+/// A store that several servers share, as far as recoveries are concerned.
+#[derive(Debug, Default)]
+struct Restored {
+    store: MemoryStore,
+    /// Another server has led since the loss was found, and has recovered from it.
+    recovered: bool,
+    noted: AtomicU64,
+}
+
+impl Store for Restored {
+    fn load(&self) -> Result<Contents, StoreError> {
+        self.store.load()
+    }
+    fn acquire(&self) -> Result<Fence, StoreError> {
+        self.store.acquire()
+    }
+    fn submit(&self, batch: Batch, done: Done) {
+        self.store.submit(batch, done);
+    }
+    fn watch(&self, index: u64) -> Result<Watch, StoreError> {
+        self.store.watch(index)
+    }
+    fn still_lost(&self, _: store::Lost) -> bool {
+        !self.recovered
+    }
+    fn note_recovery(&self, index: u64) -> Result<(), StoreError> {
+        self.noted.store(index, Relaxed);
+        Ok(())
+    }
+    fn probe(&self) -> Result<(), StoreError> {
+        self.store.probe()
+    }
+    fn close(&self) {
+        self.store.close();
+    }
+    fn stats(&self) -> StoreStats {
+        self.store.stats()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recovery_that_another_server_has_ended_is_not_begun_again() {
+    for recovered in [false, true] {
+        let store = Arc::new(Restored { recovered, ..Restored::default() });
+        let lost = Some(store::Lost { found: 0, acknowledged: 5 });
+        let around = Surroundings { store: Some(store.clone()), lost, ..Surroundings::default() };
+        let server = Server::start_in(ServerConfig::default(), around).await.unwrap();
+        let s = server.handle();
+        assert_eq!(s.recovery_status().is_none(), recovered);
+        if !recovered {
+            s.end_recovery().await.unwrap();
+            eventually("the others are told", || store.noted.load(Relaxed) > 1_000_000).await;
+            assert!(s.recovery_status().is_none() && store.noted.load(Relaxed) <= s.snapshot().latest_index());
+        }
+        server.shutdown().await;
+    }
 }

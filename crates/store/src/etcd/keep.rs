@@ -56,7 +56,7 @@ async fn beat(shared: &Shared, client: &Client, fence: i64, number: u64) {
         answer = client.txn(ops::when(vec![ours], Vec::new(), vec![read])).await;
     }
     match answer {
-        Ok(answer) if answer.succeeded => shared.check_held(sent, seen),
+        Ok(answer) if answer.succeeded => shared.check_held(fence, sent, seen),
         Ok(answer) => {
             let newest = answer.header.as_ref().map_or(0, |header| header.revision);
             let [fences] = ranges(answer);

@@ -6,6 +6,7 @@
 //! | `fence` | who leads ([`FenceValue`]); its create revision is the fence |
 //! | `filling` | the store is being filled from elsewhere, and no server uses it |
 //! | `log/INDEX` | one batch ([`Entry`]) |
+//! | `loss` | a recovery of a restored store has ended ([`Recovered`]) |
 //! | `member/ID` | a server that is registered |
 //! | `meta` | the format in use and the generation ([`Meta`]) |
 //! | `part/FENCE/INDEX/NONCE/N` | a piece of a batch that is too large for one value |
@@ -71,6 +72,21 @@ pub(super) struct Meta {
     pub(super) generation: uuid::Uuid,
     /// etcd's own id of its cluster when the keys were made.
     pub(super) cluster: String,
+}
+
+/// Value of `loss`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Recovered {
+    /// The index at which the newest recovery has ended. Indexes have jumped there: what is below was known then, or is
+    /// of a history that was lost before.
+    pub(super) index: u64,
+}
+
+impl Recovered {
+    /// One that cannot be read tells of no recovery: another one does no harm.
+    pub(super) fn read(value: &[u8]) -> Self {
+        serde_json::from_slice(value).unwrap_or_default()
+    }
 }
 
 /// Value of `snap-head`.

@@ -9,6 +9,9 @@ use std::{
 
 use uuid::Uuid;
 
+use super::layout::{Meta, Recovered, Tip};
+use crate::contract::Lost;
+
 /// What is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Known {
@@ -49,6 +52,24 @@ impl Known {
     }
 }
 
+/// What the mark knows and the store lacks.
+pub(super) fn missing(known: &Known, meta: &Meta, tip: &Tip, cluster: u64, revision: i64) -> Option<Lost> {
+    if known.generation != meta.generation {
+        // Another history: nothing of what was acknowledged is there.
+        return (known.index > 0).then_some(Lost { found: 0, acknowledged: known.index });
+    }
+    let back = known.cluster == cluster && known.revision > revision;
+    (known.index > tip.index || back).then_some(Lost { found: tip.index, acknowledged: known.index.max(tip.index) })
+}
+
+/// Whether the servers have recovered from what this mark tells of. A mark of a lost history is below the index that
+/// the recovery has jumped to; a later one tells of another loss. Indexes of another generation cannot be compared:
+/// there only a recovery counts that has ended since this server saw the loss, when `before` was the newest.
+pub(super) fn is_recovered(known: &Known, meta: &Meta, now: Recovered, before: Option<Recovered>) -> bool {
+    let since = before.is_some_and(|before| now.index > before.index);
+    now.index > known.index && (known.generation == meta.generation || since)
+}
+
 /// The file.
 #[derive(Debug)]
 pub(super) struct Mark {
@@ -87,6 +108,26 @@ impl Mark {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_recovery_counts_for_the_marks_of_the_history_that_it_was_for() {
+        let (own, other) = (Uuid::from_u128(7), Uuid::from_u128(8));
+        let meta = Meta { format: 1, since: String::new(), generation: own, cluster: "c".into() };
+        let at = |index| Recovered { index };
+        for (what, generation, index, now, before, recovered) in [
+            ("no recovery", own, 10, 0, Some(0), false),
+            ("one that has ended since", own, 10, 1_000_010, Some(0), true),
+            ("one that had ended before this server was opened", own, 10, 1_000_010, None, true),
+            ("a second loss after it", own, 1_000_010, 1_000_010, None, false),
+            ("a second loss after it, and nothing since", own, 1_000_020, 1_000_010, Some(1_000_010), false),
+            ("another history, recovered long ago", other, 10, 1_000_010, None, false),
+            ("another history, and no recovery since", other, 10, 1_000_010, Some(1_000_010), false),
+            ("another history, recovered since", other, 10, 1_000_010, Some(0), true),
+        ] {
+            let known = Known { generation, cluster: 1, revision: 1, index };
+            assert_eq!(is_recovered(&known, &meta, at(now), before.map(at)), recovered, "{what}");
+        }
+    }
 
     #[test]
     fn a_mark_is_read_whole_or_not_at_all() {

@@ -43,10 +43,10 @@ pub use self::{
     view::SILENT,
 };
 use self::{
-    layout::{Keys, Meta, Tip},
-    mark::{Known, Mark},
+    layout::{Keys, Meta, Recovered, Tip},
+    mark::{Known, Mark, is_recovered, missing},
     read::ranges,
-    shared::{Begin, Pause, Shared, failure, lock},
+    shared::{Begin, Missing, Pause, Shared, failure, lock},
     write::Writer,
 };
 use crate::{
@@ -113,12 +113,12 @@ enum Work {
     Acquire(SyncSender<Result<Fence, StoreError>>),
     Probe(SyncSender<Result<(), StoreError>>),
     Filled(SyncSender<Result<(), StoreError>>),
+    Recovered(u64, SyncSender<Result<(), StoreError>>),
 }
 
 /// The shared store.
 pub struct EtcdStore {
     shared: Arc<Shared>,
-    lost: Option<Lost>,
     queue: Mutex<Option<mpsc::UnboundedSender<Work>>>,
     asked: mpsc::UnboundedSender<keep::Asked>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
@@ -131,7 +131,7 @@ impl fmt::Debug for EtcdStore {
 }
 
 /// What an opened store begins with.
-type Opened = Result<(Arc<Shared>, Option<Lost>, Tip), StoreError>;
+type Opened = Result<(Arc<Shared>, Tip), StoreError>;
 
 impl EtcdStore {
     /// Connects, reads where the store stands, and registers this server. Blocks until etcd has answered, 10 s at most.
@@ -179,8 +179,8 @@ impl EtcdStore {
             };
             runtime.block_on(async move {
                 let (shared, tip) = match open(options, offline).await {
-                    Ok((shared, lost, tip)) => {
-                        let _ = reply.send(Ok((shared.clone(), lost, tip)));
+                    Ok((shared, tip)) => {
+                        let _ = reply.send(Ok((shared.clone(), tip)));
                         (shared, tip)
                     }
                     Err(error) => {
@@ -207,16 +207,16 @@ impl EtcdStore {
                 path: path.clone(),
                 reason: error.to_string().into(),
             })?;
-        let (shared, lost, _) = opened.recv().map_err(|_| StoreError::Closed)??;
-        Ok(Self { shared, lost, queue: Mutex::new(Some(queue)), asked, thread: Mutex::new(Some(thread)) })
+        let (shared, _) = opened.recv().map_err(|_| StoreError::Closed)??;
+        Ok(Self { shared, queue: Mutex::new(Some(queue)), asked, thread: Mutex::new(Some(thread)) })
     }
 
     /// The acknowledged batches that were missing at the opening: this server's mark is ahead of the store, or etcd's
-    /// revision went back. A commit of this server clears it. With equal indexes, only changes that this server never
-    /// saw can be missing.
+    /// revision went back. A commit of this server clears it at the next opening, and the end of a recovery under
+    /// another leader at once. With equal indexes, only changes that this server never saw can be missing.
     #[must_use]
     pub fn lost(&self) -> Option<Lost> {
-        self.lost
+        lock(&self.shared.missing).map(|missing| missing.lost)
     }
 
     /// Names the store in errors.
@@ -240,7 +240,8 @@ impl EtcdStore {
     }
 
     /// When the newest check was *sent* that found this server's fence in place, by [`clock::boot_now`]. Each commit is
-    /// one, and there is one every half second at least while etcd answers. Until that time nobody else led.
+    /// one, and there is one every half second at least while etcd answers. Until that time nobody else led. None once
+    /// the fence is lost or given back: what was true before grants nothing any more.
     #[must_use]
     pub fn checked(&self) -> watch::Receiver<Option<Duration>> {
         self.shared.checked.subscribe()
@@ -337,13 +338,16 @@ async fn open(options: EtcdOptions, offline: Option<Offline>) -> Opened {
     if let Some(purpose) = offline {
         offline::alone(&client, &keys, &path, purpose).await?;
     }
-    let (meta, tip, cluster, revision) = stand(&client, &keys, &path, member.formats.lowest).await?;
+    let Stand { meta, tip, recovered, cluster, revision } = stand(&client, &keys, &path, member.formats.lowest).await?;
     format::check(&path, &meta, &member)?;
-    let (mut lost, mut marked) = (None, None);
+    let (mut lacks, mut marked) = (None, None);
     if let Some(file) = mark {
-        let known = Known::read(&file);
-        lost = known.and_then(|known| missing(&known, &meta, &tip, cluster, revision));
-        if let Some(lost) = lost {
+        let known = Known::read(&file).filter(|known| !is_recovered(known, &meta, recovered, None));
+        lacks = known.and_then(|known| {
+            let lost = missing(&known, &meta, &tip, cluster, revision)?;
+            Some(Missing { known, lost, recovered })
+        });
+        if let Some(Missing { lost, .. }) = lacks {
             tracing::error!(store = %path.display(), found = lost.found, acknowledged = lost.acknowledged, "{lost}");
         }
         let opened = Mark::open(&file).map_err(|error| StoreError::Backend {
@@ -351,7 +355,7 @@ async fn open(options: EtcdOptions, offline: Option<Offline>) -> Opened {
             path: file.clone(),
             reason: error.to_string().into(),
         })?;
-        marked = Some((opened, lost.is_none()));
+        marked = Some((opened, lacks.is_none()));
     }
     let lease = if lease.is_zero() { DEFAULT_LEASE } else { lease };
     let settle = if settle.is_zero() { DEFAULT_SETTLE } else { settle };
@@ -365,24 +369,29 @@ async fn open(options: EtcdOptions, offline: Option<Offline>) -> Opened {
         lease,
         member,
         mark: marked,
+        missing: lacks,
         index: tip.index,
         revision,
         offline,
     });
     shared.refuse_unfinished().await?;
     shared.set_mark(tip.index, false);
-    Ok((Arc::new(shared), lost, tip))
+    Ok((Arc::new(shared), tip))
 }
 
-/// The meta record, the tip, etcd's id of its cluster and its revision. A new store begins with `format`: others may
-/// come that know no higher one.
-async fn stand(
-    client: &Client,
-    keys: &Keys,
-    path: &std::path::Path,
-    format: Format,
-) -> Result<(Meta, Tip, u64, i64), StoreError> {
-    let reads = vec![ops::get(ops::key(keys.at("meta"))), ops::get(ops::key(keys.at("tip")))];
+/// Where the store stands.
+struct Stand {
+    meta: Meta,
+    tip: Tip,
+    recovered: Recovered,
+    /// etcd's id of its cluster.
+    cluster: u64,
+    revision: i64,
+}
+
+/// Reads it. A new store begins with `format`: others may come that know no higher one.
+async fn stand(client: &Client, keys: &Keys, path: &std::path::Path, format: Format) -> Result<Stand, StoreError> {
+    let reads: Vec<_> = ["meta", "tip", "loss"].map(|name| ops::get(ops::key(keys.at(name)))).into();
     let read = ops::when(Vec::new(), reads.clone(), Vec::new());
     let (begun, mut pause) = (std::time::Instant::now(), Pause::default());
     let mut made = None;
@@ -403,13 +412,14 @@ async fn stand(
             made = None;
             continue;
         }
-        let [metas, tips] = ranges(answer);
+        let [metas, tips, losses] = ranges(answer);
         let damaged = |what: &str| StoreError::Damaged { path: path.to_owned(), what: what.into() };
         match (metas.first(), tips.first()) {
             (Some(meta), Some(tip)) => {
                 let meta = serde_json::from_slice(&meta.value).map_err(|_| damaged("its meta record is unreadable"))?;
                 let tip = Tip::decode(&tip.value).ok_or_else(|| damaged("its tip is unreadable"))?;
-                return Ok((meta, tip, header.cluster_id, header.revision));
+                let recovered = losses.first().map_or_else(Recovered::default, |kv| Recovered::read(&kv.value));
+                return Ok(Stand { meta, tip, recovered, cluster: header.cluster_id, revision: header.revision });
             }
             (None, None) => {
                 let generation = Uuid::new_v4();
@@ -426,16 +436,6 @@ async fn stand(
             _ => return Err(damaged("its meta record or its tip is missing")),
         }
     }
-}
-
-/// What the mark knows and the store lacks.
-fn missing(known: &Known, meta: &Meta, tip: &Tip, cluster: u64, revision: i64) -> Option<Lost> {
-    if known.generation != meta.generation {
-        // Another history: nothing of what was acknowledged is there.
-        return (known.index > 0).then_some(Lost { found: 0, acknowledged: known.index });
-    }
-    let back = known.cluster == cluster && known.revision > revision;
-    (known.index > tip.index || back).then_some(Lost { found: tip.index, acknowledged: known.index.max(tip.index) })
 }
 
 impl Store for EtcdStore {
@@ -468,6 +468,14 @@ impl Store for EtcdStore {
     fn confirmed(&self) -> Option<Duration> {
         // Before the first check nobody may be granted anything.
         Some((*self.shared.checked.borrow()).unwrap_or_default())
+    }
+
+    fn still_lost(&self, _: Lost) -> bool {
+        self.lost().is_some()
+    }
+
+    fn note_recovery(&self, index: u64) -> Result<(), StoreError> {
+        self.ask(|reply| Work::Recovered(index, reply))
     }
 
     fn format(&self) -> Format {

@@ -16,12 +16,12 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::{
-    layout::{Entry, Keys, Member, Meta},
-    mark::{Known, Mark},
+    layout::{Entry, Keys, Member, Meta, Recovered},
+    mark::{Known, Mark, is_recovered},
     offline::Offline,
 };
 use crate::{
-    contract::{Committed, StoreError},
+    contract::{Committed, Lost, StoreError},
     recent::Recent,
 };
 
@@ -62,6 +62,8 @@ pub(super) struct Shared {
     pub(super) leading: Mutex<Option<Leading>>,
     /// The highest fence that was seen.
     pub(super) newest_fence: AtomicI64,
+    /// The revision of the newest sign of life of a leader that the view has seen.
+    pub(super) newest_sign: AtomicI64,
     pub(super) leader: watch::Sender<Option<Member>>,
     pub(super) vacant: watch::Sender<bool>,
     pub(super) fenced: watch::Sender<Option<u64>>,
@@ -79,6 +81,8 @@ pub(super) struct Shared {
     revision: AtomicI64,
     /// None = no mark is kept; false = the mark tells of a loss, and waits for a commit.
     mark: Mutex<Option<(Mark, bool)>>,
+    /// What the mark has told at the opening, until the servers have recovered from it.
+    pub(super) missing: Mutex<Option<Missing>>,
     pub(super) counters: Counters,
     /// Batches and bytes since the newest snapshot.
     pub(super) since_snapshot: AtomicU64,
@@ -95,6 +99,15 @@ pub(super) struct Counters {
     pub(super) bytes: AtomicU64,
 }
 
+/// What a store lacks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Missing {
+    pub(super) known: Known,
+    pub(super) lost: Lost,
+    /// The newest recovery when that was found.
+    pub(super) recovered: Recovered,
+}
+
 /// What [`Shared`] begins with.
 pub(super) struct Begin {
     pub(super) client: Client,
@@ -106,6 +119,7 @@ pub(super) struct Begin {
     pub(super) lease: Duration,
     pub(super) member: Member,
     pub(super) mark: Option<(Mark, bool)>,
+    pub(super) missing: Option<Missing>,
     pub(super) index: u64,
     pub(super) revision: i64,
     pub(super) offline: Option<Offline>,
@@ -117,7 +131,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     pub(super) fn new(begin: Begin) -> Self {
-        let Begin { client, keys, path, meta, settle, cluster, lease, member, mark, index, revision, offline } = begin;
+        let Begin { client, keys, path, meta, settle, cluster, lease, member, .. } = begin;
+        let Begin { mark, missing, index, revision, offline, .. } = begin;
         Self {
             client,
             keys,
@@ -133,6 +148,7 @@ impl Shared {
             members: Mutex::default(),
             leading: Mutex::default(),
             newest_fence: AtomicI64::new(0),
+            newest_sign: AtomicI64::new(0),
             leader: watch::Sender::new(None),
             vacant: watch::Sender::new(false),
             fenced: watch::Sender::new(None),
@@ -144,6 +160,7 @@ impl Shared {
             published: Mutex::new(index),
             revision: AtomicI64::new(revision),
             mark: Mutex::new(mark),
+            missing: Mutex::new(missing),
             counters: Counters::default(),
             since_snapshot: AtomicU64::new(0),
             bytes_since_snapshot: AtomicU64::new(0),
@@ -156,10 +173,15 @@ impl Shared {
         *lock(&self.leading)
     }
 
-    /// The others have seen, or will see, that this leader lives.
-    pub(super) fn check_held(&self, sent: Duration, seen: bool) {
-        if seen && let Some(leading) = &mut *lock(&self.leading) {
-            leading.seen = Instant::now();
+    /// A check that was sent then has found this fence in place. `seen`: the others see by it that this leader lives.
+    pub(super) fn check_held(&self, fence: i64, sent: Duration, seen: bool) {
+        {
+            let mut leading = lock(&self.leading);
+            // An answer may come after the news that the fence is gone: it grants nothing any more.
+            let Some(leading) = leading.as_mut().filter(|leading| leading.fence == fence) else { return };
+            if seen {
+                leading.seen = Instant::now();
+            }
         }
         self.checked.send_if_modified(|checked| {
             let newer = checked.is_none_or(|checked| checked < sent);
@@ -168,6 +190,24 @@ impl Shared {
             }
             newer
         });
+    }
+
+    /// Nothing that was committed until then is missing here.
+    pub(super) fn hear(&self, at: Duration) {
+        self.heard.send_if_modified(|heard| {
+            let newer = heard.is_none_or(|heard| heard < at);
+            if newer {
+                *heard = Some(at);
+            }
+            newer
+        });
+    }
+
+    /// Nothing is granted any more by what was true until the newest check. Until then nothing was missing here.
+    pub(super) fn uncheck(&self) {
+        if let Some(checked) = self.checked.send_replace(None) {
+            self.hear(checked);
+        }
     }
 
     /// The fence of this leader is no more.
@@ -180,6 +220,7 @@ impl Shared {
             }
             *leading = None;
         }
+        self.uncheck();
         tracing::warn!(ours = fence, newest, "another server has taken over, or the lease of this one has ended");
         self.fenced.send_replace(Some(newest.unsigned_abs()));
         self.leader.send_if_modified(|leader| {
@@ -262,6 +303,22 @@ impl Shared {
             let known = Known { generation: self.generation, cluster: self.cluster, revision: self.revision(), index };
             mark.set(&known);
         }
+    }
+
+    /// Another leader has ended a recovery: whether it was from what is missing here.
+    pub(super) fn see_recovered(&self, value: &[u8]) {
+        let now = Recovered::read(value);
+        {
+            let mut missing = lock(&self.missing);
+            let Some(Missing { known, recovered, .. }) = &*missing else { return };
+            if !is_recovered(known, &lock(&self.meta), now, Some(*recovered)) {
+                return;
+            }
+            *missing = None;
+        }
+        tracing::info!(index = now.index, "the servers have recovered from the loss that this one has found");
+        // From here on it tells of the next loss.
+        self.set_mark(self.published(), true);
     }
 
     pub(super) fn sync_mark(&self) {

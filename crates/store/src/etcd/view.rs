@@ -83,9 +83,10 @@ impl View {
         let keys = &shared.keys;
         let (tip, revision) = self.look(shared).await.map_err(|error| shared.failure("reading", &error))??;
         self.judge(shared);
+        // Before anybody reads it here: the mark knows whatever this server has told.
+        shared.set_mark(tip, false);
         shared.catch_up(tip).await?;
         self.tell_sign(shared);
-        shared.set_mark(shared.published(), false);
         let mut watch = match shared.client.watch(keys.at("beat"), keys.at("part"), revision + 1).await {
             Ok(watch) => watch,
             Err(WatchError::Compacted(_)) => return Ok(()),
@@ -157,7 +158,7 @@ impl View {
     async fn look(&mut self, shared: &Shared) -> Result<Result<(u64, i64), StoreError>, etcd::Error> {
         let keys = &shared.keys;
         let reads = [ops::key(keys.at("fence")), ops::key(keys.at("beat")), ops::key(keys.at("tip"))];
-        let rest = [ops::prefix(&keys.at("member/")), ops::key(keys.at("meta"))];
+        let rest = [ops::prefix(&keys.at("member/")), ops::key(keys.at("meta")), ops::key(keys.at("loss"))];
         let reads = reads.into_iter().chain(rest).map(ops::get).collect();
         let (before, published, turn) = (shared.revision(), shared.published(), Instant::now());
         let answer = shared.client.txn(ops::when(Vec::new(), reads, Vec::new())).await?;
@@ -166,12 +167,15 @@ impl View {
         if let Err(error) = shared.note_revision(before, revision) {
             return Ok(Err(error));
         }
-        let [fence, beat, tip, members, meta] = ranges(answer);
+        let [fence, beat, tip, members, meta, loss] = ranges(answer);
+        loss.iter().for_each(|kv| shared.see_recovered(&kv.value));
         let seen =
             meta.first().map_or_else(|| Err(shared.damaged("it has no meta record")), |kv| shared.see_meta(&kv.value));
         if let Err(error) = seen {
             return Ok(Err(error));
         }
+        // Each commit changes the tip.
+        let changed = beat.iter().chain(&tip).map(|kv| kv.mod_revision).max().unwrap_or(0);
         let Some(tip) = tip.first().and_then(|kv| Tip::decode(&kv.value)) else {
             return Ok(Err(shared.damaged("it has no tip")));
         };
@@ -180,6 +184,7 @@ impl View {
             return Ok(Err(shared.went_back("index", published, tip.index)));
         }
         self.answering.get_or_insert_with(Instant::now);
+        shared.newest_sign.fetch_max(changed, Ordering::Relaxed);
         let beat = beat.first().map_or(0, |kv| kv.mod_revision);
         if beat != self.beat || tip.index > shared.published() {
             self.sign = Some(Instant::now());
@@ -220,6 +225,7 @@ impl View {
             let name = shared.keys.name(&kv.key);
             if name == "beat" {
                 (self.beat, self.sign) = (kv.mod_revision, Some(Instant::now()));
+                shared.newest_sign.fetch_max(kv.mod_revision, Ordering::Relaxed);
             } else if name == "fence" {
                 // A deletion of an older one than was seen says nothing.
                 let newer = self.fence.as_ref().is_none_or(|fence| kv.mod_revision > fence.0);
@@ -232,11 +238,14 @@ impl View {
                     Ok(member) if put => members.insert(id.to_owned(), member),
                     _ => members.remove(id),
                 };
+            } else if name == "loss" && put {
+                shared.see_recovered(&kv.value);
             } else if name == "meta" && put {
                 // Before the batches that come after it.
                 shared.see_meta(&kv.value)?;
             } else if name.starts_with("log/") && put {
                 self.sign = Some(Instant::now());
+                shared.newest_sign.fetch_max(kv.mod_revision, Ordering::Relaxed);
                 let entry = shared.entry(&kv)?;
                 if entry.index <= shared.published() {
                     continue;
@@ -247,8 +256,8 @@ impl View {
                 shared.follows(&entry)?;
                 let Some((batch, size)) = shared.committed(entry).await? else { return Ok(false) };
                 let index = batch.index;
-                shared.publish(batch, size);
                 shared.set_mark(index, false);
+                shared.publish(batch, size);
             }
         }
         Ok(true)
@@ -257,14 +266,7 @@ impl View {
     /// Everything up to the newest sign was published.
     fn tell_sign(&self, shared: &Shared) {
         let Some(sign) = self.sign else { return };
-        let at = clock::boot_now().saturating_sub(sign.elapsed());
-        shared.heard.send_if_modified(|heard| {
-            let newer = heard.is_none_or(|heard| heard < at);
-            if newer {
-                *heard = Some(at);
-            }
-            newer
-        });
+        shared.hear(clock::boot_now().saturating_sub(sign.elapsed()));
     }
 
     /// Says who leads, and whether somebody else may.

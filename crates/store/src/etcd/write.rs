@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use super::{
     Work,
-    layout::{Body, Entry, FenceValue, MAX_VALUE, Tip, encode_row},
+    layout::{Body, Entry, FenceValue, MAX_VALUE, Recovered, Tip, encode_row},
     read::ranges,
     shared::{Leading, PATIENCE, Pause, Shared, lock},
 };
@@ -104,6 +104,9 @@ impl<'a> Writer<'a> {
                 }
                 Work::Filled(reply) => {
                     let _ = reply.send(self.shared.filled().await);
+                }
+                Work::Recovered(index, reply) => {
+                    let _ = reply.send(self.note_recovery(index).await);
                 }
                 Work::Commit(batch, done) => later = self.commit_groups(Next::Batch(batch, done), work).await,
             }
@@ -291,7 +294,7 @@ impl<'a> Writer<'a> {
                         // An earlier try may have won, and the fence be another one's since.
                         let newest = fences.first().map_or(0, |kv| kv.create_revision);
                         if succeeded || newest == fence {
-                            shared.check_held(sent, succeeded);
+                            shared.check_held(fence, sent, succeeded);
                         } else {
                             shared.lose(fence, if newest == 0 { revision } else { newest });
                         }
@@ -372,6 +375,15 @@ impl<'a> Writer<'a> {
     }
 
     async fn acquire(&mut self) -> Result<Fence, StoreError> {
+        let acquired = self.try_acquire().await;
+        if let Err(StoreError::Held { .. }) = &acquired {
+            // Whoever waits for a turn waits until the view has seen what etcd has told here.
+            self.shared.vacant.send_replace(false);
+        }
+        acquired
+    }
+
+    async fn try_acquire(&mut self) -> Result<Fence, StoreError> {
         if let Some(error) = &self.poisoned {
             return Err(error.clone());
         }
@@ -435,11 +447,12 @@ impl<'a> Writer<'a> {
     async fn begin(&mut self, fence: i64) -> Result<(), StoreError> {
         let shared = self.shared;
         let before = shared.revision();
-        let reads = ["tip", "meta"].map(|name| ops::get(ops::key(shared.keys.at(name))));
+        let reads = ["tip", "meta", "loss"].map(|name| ops::get(ops::key(shared.keys.at(name))));
         let reads = ops::when(Vec::new(), reads.into(), Vec::new());
         let answer = shared.patiently("reading the tip", async || shared.client.txn(reads.clone()).await).await?;
         shared.note_revision(before, answer.header.as_ref().map_or(0, |header| header.revision))?;
-        let [tips, metas] = ranges(answer);
+        let [tips, metas, losses] = ranges(answer);
+        losses.iter().for_each(|kv| shared.see_recovered(&kv.value));
         // What is written from here on is in the format that the former leader has left.
         let meta = metas.first().ok_or_else(|| shared.damaged("its meta record is missing"))?;
         shared.see_meta(&meta.value)?;
@@ -451,9 +464,20 @@ impl<'a> Writer<'a> {
         self.count_batches().await
     }
 
+    /// Writes down that a recovery has ended: others that have found the same loss do not begin it again.
+    async fn note_recovery(&self, index: u64) -> Result<(), StoreError> {
+        let shared = self.shared;
+        let Some(leading) = shared.leading() else { return Err(StoreError::Closed) };
+        let value = serde_json::to_vec(&Recovered { index }).unwrap_or_default();
+        let put = ops::put(shared.keys.at("loss"), value, 0);
+        shared.guarded(&ops::created_at(shared.keys.at("fence"), leading.fence), vec![put]).await
+    }
+
     /// Gives the fence back, so that the others need not wait. Without an answer the lease ends it.
     async fn let_go(&self, leading: Leading) {
         let (shared, fence) = (self.shared, self.shared.keys.at("fence"));
+        // Another server may lead as soon as the fence is gone.
+        shared.uncheck();
         let ours = vec![ops::created_at(fence.clone(), leading.fence)];
         let delete = ops::when(ours, vec![ops::delete(fence)], Vec::new());
         let _ = tokio::time::timeout(CLOSE, shared.client.txn(delete)).await;
@@ -466,12 +490,16 @@ impl<'a> Writer<'a> {
         let Ok(value) = serde_json::from_slice::<FenceValue>(&kv.value) else {
             return Err(self.shared.damaged("its fence cannot be read"));
         };
-        let own = value.member.id == lock(&self.shared.member).id;
         let seen = self.shared.newest_fence.load(Ordering::Relaxed) == kv.create_revision;
-        if own || seen && *self.shared.vacant.borrow() {
+        if self.is_own(&value) || seen && *self.shared.vacant.borrow() {
             return Ok(());
         }
         Err(StoreError::Held { leader: value.member.name.into() })
+    }
+
+    /// Whether it is the fence of this server, or of a process before this one.
+    fn is_own(&self, value: &FenceValue) -> bool {
+        value.member.id == lock(&self.shared.member).id
     }
 
     /// Replaces the fence, as it was seen, by one of ours; the revision that it was created at. A key may be changed
@@ -485,7 +513,13 @@ impl<'a> Writer<'a> {
     ) -> Result<i64, StoreError> {
         let (shared, read) = (self.shared, vec![ops::get(ops::key(key))]);
         if let Some(kv) = held {
-            let compare = vec![ops::created_at(key, kv.create_revision)];
+            let mut compare = vec![ops::created_at(key, kv.create_revision)];
+            if serde_json::from_slice(&kv.value).is_ok_and(|value| !self.is_own(&value)) {
+                // A sign that has come to etcd in the meantime grants the leader its reads for as long as the others
+                // wait after it.
+                let newest = shared.newest_sign.load(Ordering::Relaxed);
+                compare.extend(["beat", "tip"].map(|name| ops::not_changed_after(shared.keys.at(name), newest)));
+            }
             let delete = ops::when(compare, vec![ops::delete(key)], read.clone());
             let answer = shared.patiently("taking over", async || shared.client.txn(delete.clone()).await).await?;
             if !answer.succeeded {
