@@ -57,6 +57,12 @@ impl Launches {
         self.set = now;
     }
 
+    /// The servers have lost what was made after an index.
+    pub(crate) fn lost(&mut self, index: u64) {
+        self.seen.retain(|_, made| *made <= index);
+        self.due = None;
+    }
+
     /// Judges a moment. `day` = the time of day of the servers in Unix seconds; nothing has troubled them since `calm`.
     pub(crate) fn look(&mut self, state: &State, day: i64, now: Duration, calm: Duration) -> Looked {
         let mut looked = Looked::default();

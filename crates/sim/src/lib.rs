@@ -6,7 +6,7 @@
 //! connection in memory. A [`Plan`] says what befalls them. What must hold is judged at every second.
 //!
 //! In a plan of [`Plan::with`] two servers share a store that misbehaves: `truth` is the store, `shared` what a server
-//! has of it, `servers` how they lead by turns.
+//! has of it, `servers` how they lead by turns. `world::past` judges hours in which an older copy takes its place.
 //!
 //! Not simulated: the records of nodes lie in real files, and local tasks do not run. Begin reading at [`play`], then
 //! `world`.
@@ -16,6 +16,7 @@ mod disk;
 mod history;
 mod launches;
 mod machine;
+mod mark;
 mod net;
 pub mod plan;
 mod provider;

@@ -52,6 +52,11 @@ pub enum Action {
     Doubt { time: u64 },
     /// The leader is asked to make room.
     StepDown,
+    /// Somebody copies the data of the store.
+    Copy,
+    /// Somebody puts the copy in the place of the data, for which nobody reaches the store for a time. `down` = both
+    /// servers are killed before, and start again at its end. `bump` = the store goes on with much higher revisions.
+    Restore { time: u64, down: bool, bump: bool },
     /// The plugin of a node dies.
     KillPlugin { node: usize },
     /// The time of day is wrong from now on, by so many seconds more.
@@ -87,6 +92,7 @@ impl Action {
                 | Self::Undrain { .. }
                 | Self::Exit { .. }
                 | Self::Collect
+                | Self::Copy
                 | Self::Sweep
         )
     }
@@ -116,6 +122,10 @@ pub enum Flaw {
     Forgetful,
     /// A new leader does not wait for the leases that the former one has granted.
     Impatient,
+    /// Servers do not see that the store goes back.
+    Heedless,
+    /// Servers that have seen what the store has lost do not recover.
+    Unrecovering,
 }
 
 /// An hour.
@@ -185,6 +195,15 @@ impl Plan {
                     steps.push(Step { at: until, action: Action::Undrain { node } });
                 }
                 steps.push(Step { at, action });
+            }
+        }
+        // After all others: what a seed had before restores were played is still what it has.
+        if two && dice.below(2) == 0 {
+            let at = dice.between(900, HOUR - 300);
+            let copied = at - dice.between(5, 840);
+            let (time, down, bump) = (dice.between(1, 30), dice.below(2) == 0, dice.below(3) == 0);
+            for (at, action) in [(copied, Action::Copy), (at, Action::Restore { time, down, bump })] {
+                steps.push(Step { at: Duration::from_millis(at * 1000 + dice.below(1000)), action });
             }
         }
         steps.sort_by_key(|step| step.at);

@@ -66,6 +66,7 @@ pub(crate) struct Provider {
 /// A live instance, as the checks see it.
 #[derive(Clone, Debug)]
 pub(crate) struct Live {
+    pub(crate) key: String,
     pub(crate) slot: SlotKey,
     pub(crate) revision: u32,
 }
@@ -92,7 +93,8 @@ impl Provider {
 
     /// The live instances.
     pub(crate) fn live(&self) -> Vec<Live> {
-        let live = |record: &Record| Live { slot: record.slot.clone(), revision: record.revision };
+        let live =
+            |record: &Record| Live { key: record.key.clone(), slot: record.slot.clone(), revision: record.revision };
         self.lock().instances.values().filter(|record| record.exit.is_none()).map(live).collect()
     }
 

@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use server::{AllServers, Follower, Server, ServerConfig, ServerHandle, StartError, Surroundings, Threads, shared};
+use server::{
+    AllServers, FollowError, Follower, Server, ServerConfig, ServerHandle, StartError, Surroundings, Threads, shared,
+};
+use state::State;
 use store::StoreError;
 use tokio::{
     sync::{Notify, mpsc, watch},
@@ -67,9 +70,29 @@ impl Doors {
         self.answering().pop().map(|(_, handle)| handle)
     }
 
+    /// The one that answers now, if what it shows is not lost.
+    pub(crate) fn present(&self) -> Option<ServerHandle> {
+        let (number, handle) = self.answering().pop()?;
+        self.shows_the_present(number).then_some(handle)
+    }
+
+    /// Whether what a server shows is not lost.
+    pub(crate) fn shows_the_present(&self, number: usize) -> bool {
+        let store = self.lock().get(&number).and_then(|door| door.store.clone());
+        store.is_none_or(|store| store.shows_the_present())
+    }
+
+    /// What people have read is lost.
+    pub(crate) fn lost(&self) {
+        self.read.store(0, Ordering::Relaxed);
+    }
+
     /// Somebody reads the newest index from a server. The answer is what was read before, if that is newer: an index
     /// that goes back.
-    pub(crate) fn read(&self, from: &ServerHandle) -> Option<(u64, u64)> {
+    pub(crate) fn read(&self, number: usize, from: &ServerHandle) -> Option<(u64, u64)> {
+        if !self.shows_the_present(number) {
+            return None;
+        }
         let index = from.snapshot().latest_index();
         let before = self.read.fetch_max(index, Ordering::Relaxed);
         (index < before).then_some((before, index))
@@ -173,7 +196,9 @@ impl Turns {
         loop {
             tokio::select! {
                 biased;
-                () = store.vacant() => {}
+                vacant = store.vacant() => if let Err(error) = vacant {
+                    return error.to_string();
+                },
                 () = follow(store, &mut follower, self) => {}
             }
             match store.take_over().await {
@@ -189,12 +214,14 @@ impl Turns {
             let from = known.as_ref().map_or(0, server::Known::index);
             let around = Surroundings {
                 store: Some(store.clone()),
+                lost: store.lost().filter(|_| !self.place.truth.unrecovering()),
                 servers: AllServers::told_by(addresses),
                 known,
                 nodes: Some(nodes),
                 threads: Threads::Runtime,
                 ..Surroundings::default()
             };
+            let recovers = self.place.truth.loss().is_known_to(self.place.number) && store.shows_the_present();
             let config = match from {
                 1.. if self.place.truth.impatient() => impatient(),
                 _ => config(),
@@ -203,7 +230,13 @@ impl Turns {
                 Err(StartError::Store(StoreError::Held { .. })) => {}
                 Err(error) => return error.to_string(),
                 Ok(server) => {
-                    let index = server.handle().snapshot().latest_index();
+                    let state = server.handle().snapshot();
+                    let index = state.latest_index();
+                    judge_state(&self.place, &state);
+                    if recovers && store.shows_the_present() && state.cluster().recovery.is_none() {
+                        let why = "a server leads that has seen what the store has lost, and does not recover";
+                        self.place.history.violated(format!("{why}: {}", self.place.number));
+                    }
                     self.note(format!("it leads, from index {index} on; it knew those up to {from}"));
                     return self.lead(server, store, connections).await;
                 }
@@ -237,6 +270,32 @@ impl Turns {
     }
 }
 
+/// Judges that a server has what the store has, where both are at one index.
+fn judge_state(place: &Place, state: &State) {
+    let there = place.truth.contents();
+    let index = there.index;
+    if index != state.latest_index() {
+        return;
+    }
+    let there = match State::load(there.rows) {
+        Ok(there) => there,
+        Err(error) => return place.history.violated(format!("the store has no state at index {index}: {error}")),
+    };
+    let by_key = |state: &State| {
+        let mut rows = state.all_rows();
+        rows.sort_by(|a, b| (a.table, &a.key).cmp(&(b.table, &b.key)));
+        rows
+    };
+    let (own, there) = (by_key(state), by_key(&there));
+    if own != there {
+        let differs =
+            own.iter().filter(|row| !there.contains(row)).chain(there.iter().filter(|row| !own.contains(row)));
+        let differs: Vec<String> = differs.map(|row| format!("{:?} {}", row.table, row.key.escape_ascii())).collect();
+        let number = place.number;
+        place.history.violated(format!("server {number} differs from the store at index {index}: {differs:?}"));
+    }
+}
+
 /// Has the state of the store and follows it. Cancel safe: it goes on where it was.
 async fn follow(store: &Arc<SharedStore>, follower: &mut Option<Follower>, of: &Turns) {
     // Where nobody leads, this server is about to.
@@ -248,6 +307,10 @@ async fn follow(store: &Arc<SharedStore>, follower: &mut Option<Follower>, of: &
             None => match Follower::load(config(), &**store) {
                 Ok(Some(loaded)) => &*follower.insert(loaded),
                 Ok(None) => {
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+                Err(FollowError::Store(_)) => {
                     tokio::time::sleep(PAUSE).await;
                     continue;
                 }

@@ -12,13 +12,16 @@ use std::{
     time::Duration,
 };
 
-use store::{Batch, Committed, Contents, Done, Fence, MemoryStore, SILENT, Store, StoreError, StoreStats, Watch};
+use store::{Batch, Committed, Contents, Done, Fence, Lost, MemoryStore, SILENT, Store, StoreError, StoreStats, Watch};
 use tokio::{
     sync::{mpsc, watch},
     time::Instant,
 };
 
-use crate::truth::{Of, Stands, Tip, Told, Truth, Unanswered};
+use crate::{
+    mark::Mark,
+    truth::{Of, Record, Stands, Tip, Told, Truth, Unanswered},
+};
 
 /// A leader that commits nothing shows after this long that it lives.
 const BEAT: Duration = Duration::from_millis(500);
@@ -49,6 +52,12 @@ struct Inner {
     shown: Instant,
     /// Watchers have everything up to here.
     published: u64,
+    /// The highest revision in an answer.
+    revision: u64,
+    /// The mark is as new as what is known here; else it tells of a loss, and waits for a commit.
+    marked: bool,
+    /// Why the store can no longer be used.
+    broken: Option<StoreError>,
     queue: Option<mpsc::UnboundedSender<(Batch, Done)>>,
 }
 
@@ -61,12 +70,16 @@ pub(crate) struct SharedStore {
     local: MemoryStore,
     own: Fence,
     opened: u64,
+    /// How often the store had lost something by then.
+    losses: u64,
+    lost: Option<Lost>,
     checked: watch::Sender<Option<Duration>>,
     fenced: watch::Sender<Option<u64>>,
     vacant: watch::Sender<bool>,
     leader: watch::Sender<Option<usize>>,
     ends: watch::Sender<bool>,
     ended: watch::Sender<bool>,
+    breaks: watch::Sender<bool>,
     closed: AtomicBool,
     gone: AtomicBool,
     transactions: AtomicU64,
@@ -82,7 +95,7 @@ fn failed(attempt: &'static str) -> StoreError {
     StoreError::Backend { attempt, path: "the simulated etcd".into(), reason: "it does not answer".into() }
 }
 
-fn fatal(reason: &'static str) -> StoreError {
+fn fatal(reason: impl Into<Arc<str>>) -> StoreError {
     StoreError::Fatal { path: "the simulated etcd".into(), reason: reason.into() }
 }
 
@@ -92,8 +105,10 @@ impl SharedStore {
     /// # Errors
     /// When it is not reached.
     pub(crate) async fn open(truth: &Arc<Truth>, server: usize) -> Result<Arc<Self>, StoreError> {
-        let read = truth.call(server, Of::Turns, DEADLINE, |truth| (truth.contents(), truth.stands())).await;
-        let (contents, stands) = read.map_err(|Unanswered| failed("opening"))?;
+        let read = |truth: &Truth| (truth.contents(), truth.stands(), truth.losses());
+        let read = truth.call(server, Of::Turns, DEADLINE, read).await;
+        let (contents, stands, losses) = read.map_err(|Unanswered| failed("opening"))?;
+        let lost = truth.mark(server).and_then(|mark| mark.missing(stands.tip.index, stands.revision));
         let local = MemoryStore::default();
         let (own, opened) = (local.acquire()?, contents.index);
         if opened > 0 {
@@ -108,6 +123,9 @@ impl SharedStore {
             newest: stands.newest,
             shown: Instant::now(),
             published: opened,
+            revision: stands.revision,
+            marked: lost.is_none(),
+            broken: None,
             queue: Some(queue),
         };
         let store = Arc::new(Self {
@@ -117,16 +135,20 @@ impl SharedStore {
             local,
             own,
             opened,
+            losses,
+            lost,
             checked: watch::Sender::new(None),
             fenced: watch::Sender::new(None),
             vacant: watch::Sender::new(false),
             leader: watch::Sender::new(None),
             ends: watch::Sender::new(false),
             ended: watch::Sender::new(false),
+            breaks: watch::Sender::new(false),
             closed: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             transactions: AtomicU64::new(0),
         });
+        store.set_mark(opened, false);
         let (writing, beating, viewing) = (store.clone(), store.clone(), store.clone());
         tokio::spawn(async move { writing.write(work).await });
         tokio::spawn(async move { beating.until_end(beating.beats()).await });
@@ -160,9 +182,27 @@ impl SharedStore {
         !still && self.lock().leading.is_some() && age.is_some_and(|age| age < SILENT)
     }
 
+    /// The acknowledged batches that were missing at the opening.
+    pub(crate) fn lost(&self) -> Option<Lost> {
+        self.lost
+    }
+
+    /// What it has shown is not lost.
+    pub(crate) fn shows_the_present(&self) -> bool {
+        self.losses == self.truth.losses()
+    }
+
     /// Waits until nobody leads, or nothing was seen of the leader for [`SILENT`]. Cancel safe.
-    pub(crate) async fn vacant(&self) {
-        let _ = self.vacant.subscribe().wait_for(|vacant| *vacant).await;
+    ///
+    /// # Errors
+    /// When the store can no longer be used.
+    pub(crate) async fn vacant(&self) -> Result<(), StoreError> {
+        let (mut breaks, mut vacant) = (self.breaks.subscribe(), self.vacant.subscribe());
+        tokio::select! {
+            biased;
+            _ = breaks.wait_for(|broken| *broken) => Err(self.lock().broken.clone().unwrap_or(StoreError::Closed)),
+            _ = vacant.wait_for(|vacant| *vacant) => Ok(()),
+        }
     }
 
     /// Takes the fence for the server's next [`Store::acquire`], and reads what was committed before.
@@ -170,6 +210,9 @@ impl SharedStore {
     /// # Errors
     /// [`StoreError::Held`]: somebody else leads, or has won.
     pub(crate) async fn take_over(&self) -> Result<(), StoreError> {
+        if let Some(error) = self.lock().broken.clone() {
+            return Err(error);
+        }
         let (attempt, seen) = (self.attempt(), *self.leader.borrow());
         let before = self.truth.call(self.server, Of::Turns, DEADLINE, Truth::stands).await;
         let held = before.map_err(|Unanswered| failed("taking over"))?.held;
@@ -193,8 +236,19 @@ impl SharedStore {
         }
         self.leads(stands);
         // From the fence on nobody else commits.
-        self.publish(self.truth.after(self.published()));
-        Ok(())
+        let before = self.revision();
+        let (stands, records) = self.truth.look(self.published());
+        self.lock().tip = stands.tip;
+        let begun = self.note_revision(before, stands.revision).and_then(|()| self.take_in(records));
+        if begun.is_err() {
+            let fence = self.lock().leading.take();
+            if let Some(fence) = fence {
+                // Without an answer the others find out that it is silent.
+                let let_go = move |truth: &Truth| truth.let_go(fence);
+                let _ = self.truth.call(self.server, Of::Turns, CLOSE, let_go).await;
+            }
+        }
+        begun
     }
 
     fn leads(&self, stands: Stands) {
@@ -252,6 +306,55 @@ impl SharedStore {
         self.lock().published
     }
 
+    fn revision(&self) -> u64 {
+        self.lock().revision
+    }
+
+    /// Notes the revision of an answer. `before` is what was known when the call was sent.
+    fn note_revision(&self, before: u64, revision: u64) -> Result<(), StoreError> {
+        let mut inner = self.lock();
+        inner.revision = inner.revision.max(revision);
+        drop(inner);
+        if revision >= before || self.truth.heedless() {
+            return Ok(());
+        }
+        Err(self.went_back("revision", before, revision))
+    }
+
+    /// Ends the store: what it has shown is not what etcd has.
+    fn went_back(&self, what: &str, from: u64, to: u64) -> StoreError {
+        let error = fatal(format!("its {what} went back from {from} to {to}: an older copy was put in its place"));
+        self.lock().broken.get_or_insert_with(|| error.clone());
+        self.breaks.send_replace(true);
+        error
+    }
+
+    /// Everything up to this index is durable. A mark that tells of a loss waits for a commit of this server.
+    fn set_mark(&self, index: u64, own: bool) {
+        let revision = {
+            let mut inner = self.lock();
+            inner.marked |= own;
+            if !inner.marked || self.gone.load(Ordering::Relaxed) {
+                return;
+            }
+            inner.revision
+        };
+        self.truth.set_mark(self.server, Mark { revision, index });
+        self.truth.saw(self.server, self.losses, index);
+    }
+
+    /// Tells watchers of the batches that others have committed.
+    fn take_in(&self, records: Vec<Record>) -> Result<(), StoreError> {
+        for Record { base, batch, .. } in records {
+            let published = self.published();
+            if base < published && published < batch.index && !self.truth.heedless() {
+                return Err(self.went_back("index", published, base));
+            }
+            self.publish(vec![batch]);
+        }
+        Ok(())
+    }
+
     /// Tells watchers of batches, each once.
     fn publish(&self, batches: Vec<Arc<Committed>>) {
         for batch in batches {
@@ -303,27 +406,38 @@ impl SharedStore {
         loop {
             // Whether it is the one or the other, it looks.
             let _ = tokio::time::timeout(LOOK, self.truth.changed.until(|now| now != changes)).await;
-            let seen = self.truth.call(self.server, Of::View, DEADLINE, Truth::stands).await;
+            let (before, published) = (self.revision(), self.published());
+            let look = move |truth: &Truth| truth.look(published);
+            let seen = self.truth.call(self.server, Of::View, DEADLINE, look).await;
             changes = self.truth.changed.now();
-            let Ok(stands) = seen else {
+            let Ok((stands, records)) = seen else {
                 answering = None;
                 self.vacant.send_replace(false);
                 continue;
             };
+            let mut well = self.note_revision(before, stands.revision);
+            // A restore can keep the revision from going back.
+            if well.is_ok() && stands.tip.index < published && !self.truth.heedless() {
+                well = Err(self.went_back("index", published, stands.tip.index));
+            }
+            if well.is_err() {
+                return self.breaks_down();
+            }
             let since = *answering.get_or_insert_with(Instant::now);
             let signs = (stands.held, stands.beat);
             if last.replace(signs) != Some(signs) {
                 sign = Instant::now();
             }
             let leading = self.lock().leading;
-            if let Some(fence) = leading.filter(|fence| *fence <= stands.newest)
+            if let Some(fence) = leading.filter(|fence| *fence <= stands.revision)
                 && stands.held.is_none_or(|held| held.fence != fence)
             {
                 self.lose(fence, stands.newest);
             }
-            self.publish(
-                self.truth.after(self.published()).into_iter().filter(|of| of.index <= stands.tip.index).collect(),
-            );
+            if self.take_in(records).is_err() {
+                return self.breaks_down();
+            }
+            self.set_mark(self.published(), false);
             let silent = sign.elapsed() >= SILENT && since.elapsed() >= SILENT;
             let vacant = match stands.held {
                 None => true,
@@ -333,6 +447,14 @@ impl SharedStore {
             let leader = stands.held.map(|held| held.by);
             self.leader.send_if_modified(|now| std::mem::replace(now, leader) != leader);
             self.vacant.send_if_modified(|now| std::mem::replace(now, vacant) != vacant);
+        }
+    }
+
+    /// The store is followed no more: this server leads no more either.
+    fn breaks_down(&self) {
+        let leading = self.lock().leading;
+        if let Some(fence) = leading {
+            self.lose(fence, fence);
         }
     }
 
@@ -390,6 +512,7 @@ impl SharedStore {
             Ok(()) if !batches.is_empty() => {
                 self.lock().tip = tip;
                 self.transactions.fetch_add(1, Ordering::Relaxed);
+                self.set_mark(tip.index, true);
                 self.publish(batches);
             }
             Err(error @ StoreError::Fatal { .. }) => *poisoned = Some(error.clone()),
@@ -406,10 +529,12 @@ impl SharedStore {
         let (mut refused, mut closing) = (None::<Instant>, None::<Instant>);
         let batches = Arc::new(batches);
         loop {
-            let (sent, at) = (batches.clone(), clock::boot_now());
+            let (sent, at, known) = (batches.clone(), clock::boot_now(), self.revision());
             let apply = move |truth: &Truth| truth.commit(fence, before, tip, &sent);
             match self.truth.call(self.server, Of::Writer, DEADLINE, apply).await {
                 Ok(Told { done, full, stands, record }) => {
+                    // What the view finds next tells the rest.
+                    let _ = self.note_revision(known, stands.revision);
                     if done || stands.tip == tip || (doubtful || full) && record == Some(fence) {
                         if stands.held.is_some_and(|held| held.fence == fence) {
                             self.held(at);
@@ -449,7 +574,13 @@ impl SharedStore {
 
 impl Store for SharedStore {
     fn load(&self) -> Result<Contents, StoreError> {
-        self.local.load()
+        let faults = self.truth.faults();
+        if faults.out || !self.truth.reached(self.server) {
+            return Err(failed("reading everything"));
+        }
+        let (before, stands) = (self.revision(), self.truth.stands());
+        self.note_revision(before, stands.revision)?;
+        Ok(self.truth.contents())
     }
 
     /// The fence that [`SharedStore::take_over`] has won; without that, takes it at once.

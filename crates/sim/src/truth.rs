@@ -11,10 +11,11 @@ use std::{
     time::Duration,
 };
 
+use state::Row;
 use store::{Batch, Committed, Contents, Fence, MemoryStore, Store as _};
 use tokio::sync::oneshot;
 
-use crate::{history::History, machine::mix, plan::Flaw, signal::Signal};
+use crate::{history::History, machine::mix, mark::Mark, plan::Flaw, signal::Signal};
 
 /// Servers that share it.
 pub(crate) const SERVERS: usize = 2;
@@ -55,10 +56,22 @@ pub(crate) struct Held {
 pub(crate) struct Stands {
     pub(crate) held: Option<Held>,
     pub(crate) tip: Tip,
-    /// The newest fence that there ever was.
+    /// The newest fence.
     pub(crate) newest: u64,
     /// Grows with each sign of life of whoever leads.
     pub(crate) beat: u64,
+    /// Grows with each change.
+    pub(crate) revision: u64,
+}
+
+/// A batch as it is kept.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    /// Of the transaction that has written it.
+    pub(crate) fence: u64,
+    /// The batch before it.
+    pub(crate) base: u64,
+    pub(crate) batch: Arc<Committed>,
 }
 
 /// What comes of a transaction.
@@ -80,11 +93,13 @@ pub(crate) struct Unanswered;
 #[derive(Debug, Default)]
 struct Inner {
     newest: u64,
+    /// How often somebody has taken over.
+    takes: u64,
     held: Option<Held>,
     beat: u64,
+    revision: u64,
     tip: Tip,
-    /// With the fence of each.
-    log: Vec<(u64, Arc<Committed>)>,
+    log: Vec<Record>,
     /// All rows.
     whole: MemoryStore,
     /// The fence of `whole`, which has one writer.
@@ -92,6 +107,45 @@ struct Inner {
     faults: Faults,
     /// Since it is full, a transaction has used up the last room.
     filled: bool,
+    /// Somebody may put it in the place of the data one day.
+    copy: Option<Copied>,
+    /// How often that was done: what was on its way then does not arrive.
+    restores: u64,
+    /// How often it has lost batches by that.
+    losses: u64,
+    /// Of the newest loss.
+    loss: Loss,
+    marks: [Option<Mark>; SERVERS],
+    /// The newest index of the present history that each server has seen.
+    seen: [u64; SERVERS],
+}
+
+/// A copy of all data.
+#[derive(Debug)]
+struct Copied {
+    newest: u64,
+    held: Option<Held>,
+    beat: u64,
+    revision: u64,
+    tip: Tip,
+    log: Vec<Record>,
+    contents: Contents,
+}
+
+/// What is known of a loss to whoever sees everything.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Loss {
+    /// The servers that have seen what was lost.
+    knew: [bool; SERVERS],
+    /// Nobody has written since.
+    untouched: bool,
+}
+
+impl Loss {
+    /// Whether a server has to recover if it leads now.
+    pub(crate) fn is_known_to(self, server: usize) -> bool {
+        self.untouched && self.knew[server]
+    }
 }
 
 /// What is broken.
@@ -184,19 +238,84 @@ impl Truth {
 
     pub(crate) fn stands(&self) -> Stands {
         let inner = self.lock();
-        Stands { held: inner.held, tip: inner.tip, newest: inner.newest, beat: inner.beat }
+        inner.stands()
+    }
+
+    /// Where it stands, and the batches after an index.
+    pub(crate) fn look(&self, index: u64) -> (Stands, Vec<Record>) {
+        let inner = self.lock();
+        let from = inner.log.partition_point(|record| record.batch.index <= index);
+        (inner.stands(), inner.log[from..].to_vec())
+    }
+
+    /// Makes a copy of all data; the newest index in it.
+    pub(crate) fn copy(&self) -> u64 {
+        let mut inner = self.lock();
+        let contents = inner.whole.load().unwrap_or_default();
+        let Inner { newest, held, beat, revision, tip, .. } = *inner;
+        let copy = Copied { newest, held, beat, revision, tip, log: inner.log.clone(), contents };
+        inner.copy = Some(copy);
+        tip.index
+    }
+
+    /// Puts the copy in the place of the data, with revisions that go on so much higher; what the copy has. None =
+    /// there is no copy.
+    pub(crate) fn restore(&self, bump: u64) -> Option<Contents> {
+        let contents = {
+            let mut inner = self.lock();
+            let Copied { newest, held, beat, revision, tip, log, contents } = inner.copy.take()?;
+            let (log, lost) = (log.clone(), inner.tip != tip);
+            let copy = Copied { newest, held, beat, revision, tip, log: log.clone(), contents: contents.clone() };
+            (inner.copy, inner.log) = (Some(copy), log);
+            (inner.newest, inner.revision) = (newest, revision + bump);
+            (inner.held, inner.beat, inner.tip) = (held, beat, tip);
+            (inner.whole, inner.own) = (MemoryStore::default(), None);
+            let (index, rows) = (contents.index, contents.rows.clone());
+            if index > 0 {
+                inner.fill(0, index, rows);
+            }
+            inner.restores += 1;
+            if lost {
+                inner.losses += 1;
+                inner.loss = Loss { knew: inner.seen.map(|seen| seen > index), untouched: true };
+                inner.seen = inner.seen.map(|seen| seen.min(index));
+            }
+            contents
+        };
+        self.history.note(format!("the store is as it was at index {}", contents.index));
+        self.tell();
+        Some(contents)
+    }
+
+    /// How often batches were lost.
+    pub(crate) fn losses(&self) -> u64 {
+        self.lock().losses
+    }
+
+    pub(crate) fn loss(&self) -> Loss {
+        self.lock().loss
+    }
+
+    /// What a server remembers.
+    pub(crate) fn mark(&self, server: usize) -> Option<Mark> {
+        self.lock().marks[server]
+    }
+
+    pub(crate) fn set_mark(&self, server: usize, mark: Mark) {
+        self.lock().marks[server] = Some(mark);
+    }
+
+    /// A server has seen all up to an index, of the history after so many losses.
+    pub(crate) fn saw(&self, server: usize, losses: u64, index: u64) {
+        let mut inner = self.lock();
+        if inner.losses == losses {
+            inner.seen[server] = inner.seen[server].max(index);
+        }
     }
 
     /// All rows, and the newest index.
     pub(crate) fn contents(&self) -> Contents {
         self.lock().whole.load().unwrap_or_default()
-    }
-
-    /// The batches after an index.
-    pub(crate) fn after(&self, index: u64) -> Vec<Arc<Committed>> {
-        let inner = self.lock();
-        let from = inner.log.partition_point(|(_, batch)| batch.index <= index);
-        inner.log[from..].iter().map(|(_, batch)| batch.clone()).collect()
     }
 
     fn tell(&self) {
@@ -211,7 +330,10 @@ impl Truth {
             if inner.held.is_some_and(|held| held.attempt == attempt && held.by == by) {
                 true
             } else if inner.held.map(|held| held.fence) == seen && !inner.faults.full {
-                inner.newest += 1;
+                inner.revision += 1;
+                inner.takes += 1;
+                // As the revision at which a key is created: after a restore it may be lower than it was before.
+                inner.newest = inner.revision;
                 inner.held = Some(Held { fence: inner.newest, by, attempt });
                 true
             } else {
@@ -220,7 +342,8 @@ impl Truth {
         };
         let stands = self.stands();
         if won {
-            self.history.note(format!("server {by} has fence {}", stands.newest));
+            let takes = self.lock().takes;
+            self.history.note(format!("server {by} has fence {}, the {takes}. one", stands.newest));
             self.tell();
         }
         (won, stands)
@@ -231,6 +354,7 @@ impl Truth {
         let mut inner = self.lock();
         if inner.held.is_some_and(|held| held.fence == fence) {
             inner.held = None;
+            inner.revision += 1;
         }
         drop(inner);
         self.tell();
@@ -241,7 +365,9 @@ impl Truth {
         let ours = {
             let mut inner = self.lock();
             let ours = inner.held.is_some_and(|held| held.fence == fence);
-            inner.beat += u64::from(ours && !inner.faults.full);
+            let done = u64::from(ours && !inner.faults.full);
+            inner.beat += done;
+            inner.revision += done;
             ours
         };
         if ours {
@@ -269,7 +395,9 @@ impl Truth {
                     ));
                 }
                 inner.beat += 1;
+                inner.revision += 1;
                 inner.tip = tip;
+                inner.loss.untouched = false;
                 for batch in batches {
                     inner.put(fence, batch);
                 }
@@ -295,9 +423,9 @@ impl Truth {
     fn told(&self, done: bool, tip: Tip) -> Told {
         let stands = self.stands();
         let inner = self.lock();
-        let at = inner.log.binary_search_by_key(&tip.index, |(_, batch)| batch.index);
+        let at = inner.log.binary_search_by_key(&tip.index, |record| record.batch.index);
         let full = inner.faults.full;
-        Told { done: done && !full, full, stands, record: at.ok().map(|at| inner.log[at].0) }
+        Told { done: done && !full, full, stands, record: at.ok().map(|at| inner.log[at].fence) }
     }
 
     /// Sends a request of a server and waits for the answer. It goes on its way however the wait ends.
@@ -310,14 +438,16 @@ impl Truth {
     ) -> Result<T, Unanswered> {
         self.thawed(server).await;
         let (tell, answer) = oneshot::channel();
-        let truth = self.clone();
+        let (truth, restores) = (self.clone(), self.lock().restores);
         let travel = Duration::from_micros(300 + self.draw(server, of, 3_000)) + self.faults().slow.mul_f64(0.5);
         // Three of ten are not answered in time: some never arrive, some have arrived, some will.
         let fate = if self.faults().doubt { self.draw(server, of, 10) } else { 9 };
         let late = if fate == 2 { Duration::from_millis(200 + self.draw(server, of, 6_000)) } else { Duration::ZERO };
         tokio::spawn(async move {
             tokio::time::sleep(travel + late).await;
-            if !truth.reached(server) || fate == 0 {
+            // Connections end with the process that has had the data.
+            let same = || truth.lock().restores == restores;
+            if !truth.reached(server) || !same() || fate == 0 {
                 return;
             }
             if fate <= 2 && truth.flaw == Some(Flaw::Forgetful) {
@@ -325,7 +455,7 @@ impl Truth {
             }
             let told = apply(&truth);
             tokio::time::sleep(travel).await;
-            if fate > 2 && truth.reached(server) {
+            if fate > 2 && truth.reached(server) && same() {
                 // Whoever has asked may have stopped waiting.
                 let _ = tell.send(told);
             }
@@ -349,6 +479,16 @@ impl Truth {
         self.flaw == Some(Flaw::Impatient)
     }
 
+    /// Whether servers are broken on purpose: they do not see that the store goes back.
+    pub(crate) fn heedless(&self) -> bool {
+        self.flaw == Some(Flaw::Heedless)
+    }
+
+    /// Whether servers are broken on purpose: what they remember of the store makes them recover from nothing.
+    pub(crate) fn unrecovering(&self) -> bool {
+        self.flaw == Some(Flaw::Unrecovering)
+    }
+
     /// Whether a store that is broken on purpose says that an unanswered transaction was done.
     pub(crate) fn pretends(&self) -> bool {
         self.flaw == Some(Flaw::Forgetful)
@@ -356,16 +496,23 @@ impl Truth {
 }
 
 impl Inner {
+    fn stands(&self) -> Stands {
+        let Self { held, tip, newest, beat, revision, .. } = *self;
+        Stands { held, tip, newest, beat, revision }
+    }
+
     fn put(&mut self, fence: u64, batch: &Arc<Committed>) {
-        let Self { whole, own, log, .. } = self;
-        let base = log.last().map_or(0, |(_, newest)| newest.index);
-        let writer = match *own {
+        let base = self.log.last().map_or(0, |newest| newest.batch.index);
+        self.fill(base, batch.index, batch.rows.clone());
+        self.log.push(Record { fence, base, batch: batch.clone() });
+    }
+
+    fn fill(&mut self, base: u64, index: u64, rows: Vec<Row>) {
+        let Self { whole, own, .. } = self;
+        let fence = match *own {
             Some(writer) => writer,
             None => *own.insert(whole.acquire().unwrap_or(Fence(0))),
         };
-        let rows = batch.rows.clone();
-        let copy = Batch { fence: writer, base, index: batch.index, rows: Box::new(move |_| rows) };
-        whole.submit(copy, Box::new(drop));
-        log.push((fence, batch.clone()));
+        whole.submit(Batch { fence, base, index, rows: Box::new(move |_| rows) }, Box::new(drop));
     }
 }

@@ -1,5 +1,8 @@
 //! One simulated hour: plays a plan on one or two servers, nodes and a provider, and judges what comes of it.
 
+mod pair;
+mod past;
+
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
@@ -13,6 +16,7 @@ use server::{
 };
 use tokio::time::{Instant, sleep_until};
 
+use self::{pair::Two, past::Past};
 use crate::{
     agents::{Node, RunningServer},
     disk::Disk,
@@ -22,7 +26,7 @@ use crate::{
     net,
     plan::{Action, NODES, Plan},
     provider::Provider,
-    servers::{self, Doors, Place, Process},
+    servers::{Doors, Process},
     truth::{SERVERS, Truth},
     wanted::{Ask, Wanted},
 };
@@ -67,19 +71,6 @@ struct Changes {
     exit: Duration,
 }
 
-/// Two servers with their store.
-struct Two {
-    truth: Arc<Truth>,
-    processes: [Option<Process>; SERVERS],
-    /// Faults that keep a server from leading, and whether any keeps both.
-    away: [u32; SERVERS],
-    store: u32,
-    /// When somebody led, or nobody could.
-    led: Duration,
-    /// Who leads, and since when.
-    leader: Option<(usize, Duration)>,
-}
-
 pub(crate) struct World {
     begun: Instant,
     seed: u64,
@@ -91,6 +82,7 @@ pub(crate) struct World {
     nets: Vec<net::Server>,
     server: Option<RunningServer>,
     two: Option<Two>,
+    past: Past,
     /// Where people ask.
     doors: Doors,
     nodes: Vec<Node>,
@@ -136,6 +128,7 @@ impl World {
             nets: vec![net::Server::default(); 1],
             server: None,
             two: None,
+            past: Past::default(),
             doors: Doors::default(),
             nodes,
             troubles: Arc::default(),
@@ -148,9 +141,7 @@ impl World {
         if plan.two {
             world.nets = (0..SERVERS).map(|_| net::Server::default()).collect();
             let truth = Truth::new(seed, plan.flaw, world.history.clone());
-            let (processes, led) = (Default::default(), Duration::ZERO);
-            let two = Two { truth, processes, away: [0; SERVERS], store: 0, led, leader: None };
-            world.two = Some(two);
+            world.two = Some(Two::new(truth));
             // Both are on one machine as far as the time of day goes: it is not set back when one begins.
             world.machine.begin_server();
             (0..SERVERS).for_each(|server| world.start_process(server));
@@ -388,6 +379,8 @@ impl World {
             Action::Doubt { time } => {
                 self.store_trouble(time, "store in doubt", |faults| faults.doubt = true, |faults| faults.doubt = false);
             }
+            Action::Copy => self.copy(),
+            Action::Restore { time, down, bump } => self.restore(time, down, bump),
             Action::StepDown => {
                 let leader = self.doors.leader();
                 let process = self.two.as_ref().zip(leader).and_then(|(two, leader)| two.processes[leader].as_ref());
@@ -470,10 +463,7 @@ impl World {
                     // One that was stopped begins a new life: a stop that was asked for is made, however late.
                     revision: known.revision + u32::from(revise || known.count == 0),
                 };
-                self.ask(name.clone(), ask, move |server| {
-                    let request = RegisterJob { job: far_job(&name, ask), ..RegisterJob::default() };
-                    async move { server.register_job(request).await.map(drop) }
-                });
+                self.register(&name, ask);
             }
             Action::Scale { job, count } => {
                 let name = name(job);
@@ -497,15 +487,9 @@ impl World {
             }
             Action::Stop { job, purge } => {
                 let name = name(job);
-                let known = self.wanted.now(&name);
-                if known.count == 0 {
-                    return;
+                if self.wanted.now(&name).count > 0 {
+                    self.stop(&name, purge);
                 }
-                self.ask(name.clone(), Ask { count: 0, ..known }, move |server| {
-                    let key = JobKey::new("default", name.as_str());
-                    let request = DeregisterJob { key, purge, eval_priority: None, no_shutdown_delay: false };
-                    async move { server.deregister_job(request).await.map(drop) }
-                });
             }
             Action::Drain { node, deadline } => self.drain(node, Some(deadline)),
             Action::Undrain { node } => self.drain(node, None),
@@ -519,58 +503,6 @@ impl World {
                 server.sweep_remote().await;
                 Ok(())
             }),
-        }
-    }
-
-    fn truth(&self, change: impl FnOnce(&Truth)) {
-        if let Some(two) = &self.two {
-            change(&two.truth);
-        }
-    }
-
-    /// The leader, where it is not in that trouble already.
-    fn leader(&self, troubled: impl FnOnce(crate::truth::Way) -> bool) -> Option<usize> {
-        let (two, leader) = (self.two.as_ref()?, self.doors.leader()?);
-        (!troubled(two.truth.way(leader))).then_some(leader)
-    }
-
-    fn server_away(&mut self, server: usize, by: i32) {
-        let now = self.now();
-        let Some(two) = &mut self.two else { return };
-        two.away[server] = two.away[server].saturating_add_signed(by);
-        if by < 0 {
-            two.led = now;
-        }
-    }
-
-    fn start_process(&mut self, number: usize) {
-        let (doors, net, history) = (self.doors.clone(), self.nets[number].clone(), self.history.clone());
-        let Some(two) = &mut self.two else { return };
-        let place = Place { number, truth: two.truth.clone(), doors, net, history };
-        two.processes[number] = Some(Process::start(place));
-    }
-
-    fn kill_process(&mut self, server: usize, down: u64) {
-        let Some(process) = self.two.as_mut().and_then(|two| two.processes[server].take()) else { return };
-        process.kill();
-        self.history.note(format!("server {server} is killed"));
-        self.server_away(server, 1);
-        self.disturbed();
-        self.mend_in(down, Mend::Process(server));
-    }
-
-    fn store_trouble(
-        &mut self,
-        time: u64,
-        what: &'static str,
-        change: impl FnOnce(&mut crate::truth::Faults),
-        mend: fn(&mut crate::truth::Faults),
-    ) {
-        self.truth(|truth| truth.set_faults(change));
-        if let Some(two) = &mut self.two {
-            two.store += 1;
-            let id = self.trouble(what);
-            self.mend_in(time, Mend::Store(id, mend));
         }
     }
 
@@ -612,26 +544,49 @@ impl World {
         });
     }
 
+    fn register(&self, name: &str, ask: Ask) -> bool {
+        let job = far_job(name, ask);
+        self.ask(name.to_owned(), ask, move |server| {
+            let request = RegisterJob { job: job.clone(), ..RegisterJob::default() };
+            async move { server.register_job(request).await.map(drop) }
+        })
+    }
+
+    fn stop(&self, name: &str, purge: bool) -> bool {
+        let key = JobKey::new("default", name);
+        let ask = Ask { count: 0, ..self.wanted.now(name) };
+        self.ask(name.to_owned(), ask, move |server| {
+            let key = key.clone();
+            let request = DeregisterJob { key: key.clone(), purge, eval_priority: None, no_shutdown_delay: false };
+            async move {
+                match server.deregister_job(request).await {
+                    // Servers whose state is from the past may not know it.
+                    Err(_) if server.snapshot().job(&key).is_none() => Ok(()),
+                    answer => answer.map(drop),
+                }
+            }
+        })
+    }
+
     /// Asks for a job until the servers say that it counts, as a person would.
-    fn ask<F, R>(&self, job: String, ask: Ask, send: F)
+    fn ask<F, R>(&self, job: String, ask: Ask, send: F) -> bool
     where
         F: Fn(ServerHandle) -> R + Send + 'static,
         R: Future<Output = Result<(), server::ServerError>> + Send + 'static,
     {
         if !self.wanted.sends(&job, ask) {
             self.history.note(format!("{job}: an earlier request is under way"));
-            return;
+            return false;
         }
         let (wanted, history, doors, changes, begun) =
             (self.wanted.clone(), self.history.clone(), self.doors.clone(), self.changes.clone(), self.begun);
         tokio::spawn(async move {
             loop {
-                let server = doors.now();
-                if let Some(server) = server {
+                if let Some((number, server)) = doors.answering().pop() {
                     match tokio::time::timeout(Duration::from_secs(20), send(server.clone())).await {
                         Ok(Ok(())) => {
                             // Whoever has the answer has the index that it tells.
-                            let _ = doors.read(&server);
+                            let _ = doors.read(number, &server);
                             break;
                         }
                         Ok(Err(error)) => history.note(format!("{job}: refused: {error}")),
@@ -644,32 +599,7 @@ impl World {
             lock(&changes).job.insert(job.clone(), begun.elapsed());
             history.note(format!("{job}: {ask:?} counts"));
         });
-    }
-
-    /// Judges who leads; the address of the leader and since when, where there are two servers.
-    fn judge_leaders(&mut self) -> Option<(String, Duration)> {
-        let (now, answering) = (self.now(), self.doors.answering());
-        let two = self.two.as_mut()?;
-        if answering.len() > 1 {
-            self.history.violated("both servers answer people");
-        }
-        let Some((server, handle)) = answering.first() else {
-            two.leader = None;
-            let nobody_can = two.store > 0 || two.away.iter().all(|away| *away > 0);
-            if nobody_can {
-                two.led = now;
-            } else if now.saturating_sub(two.led) > LED {
-                self.history.violated(format!("nobody has led for {} s", LED.as_secs()));
-            }
-            return Some((String::new(), now));
-        };
-        two.led = now;
-        if let Some((before, index)) = self.doors.read(handle) {
-            self.history.violated(format!("people have read index {before}, and now {index} is the newest"));
-        }
-        let (_, since) = two.leader.filter(|(led, _)| led == server).unwrap_or((*server, now));
-        two.leader = Some((*server, since));
-        Some((servers::addresses()[*server].clone(), since))
+        true
     }
 
     /// Judges that what was answered with success is there.
@@ -717,8 +647,9 @@ impl World {
     /// time without trouble counts.
     fn judge(&mut self) {
         let leads = self.judge_leaders();
-        let Some(server) = self.doors.now() else { return };
+        let Some(server) = self.doors.present() else { return };
         let (state, now) = (server.snapshot(), self.now());
+        self.judge_past(&server, &state);
         self.judge_writes(&state);
         for record in state.remote_tasks() {
             let manager = record.manager.as_ref().map(|manager| manager.node_id);
@@ -729,7 +660,8 @@ impl World {
         }
         for node in state.nodes() {
             let agent = self.nodes.iter().find(|one| *one.name == *node.name);
-            if node.status == NodeStatus::Down && agent.is_some_and(Node::holds_lease) {
+            if node.status == NodeStatus::Down && agent.is_some_and(Node::holds_lease) && !self.past.says_down(node.id)
+            {
                 self.history.violated(format!("I3: the servers gave up {}, which holds its lease", node.name));
             }
         }

@@ -140,21 +140,32 @@ fn an_open_follower_sees_that_the_index_went_back_though_the_revision_did_not() 
 
 #[test]
 fn an_open_follower_takes_no_batch_of_another_history() {
-    let fake = FakeEtcd::start();
-    let own = fake.beside();
-    let b = EtcdStore::open(EtcdOptions { endpoints: vec![own.endpoint()], ..options(&fake, "b") }).unwrap();
-    let backup = behind(&fake, &b);
-    // It hears nothing until the other history is the longer one.
-    own.set_frozen(true);
-    fake.restore(&backup);
-    fake.raise_revision(1000);
-    let c = open(&fake, "c");
-    until("the lease of the fence that was restored", || fake.keys("d/fence").is_empty() || c.acquire().is_ok());
-    let fence = c.acquire().unwrap();
-    commit(&c, fence, 3, 5, vec![put("a", "3")]).unwrap();
-    commit(&c, fence, 5, 9, vec![put("a", "4")]).unwrap();
-    own.set_frozen(false);
-    until("the end of the follower", || b.acquire().is_err_and(|error| error.fatal()));
-    let seen = block_on(b.vacant());
-    assert!(matches!(&seen, Err(StoreError::Fatal { reason, .. }) if reason.contains("index went back")), "{seen:?}");
+    // The batch that the follower has seen last is not there, is another one, or is another one and the last.
+    let histories: [(&[u64], &str); 3] =
+        [(&[5, 9], "index went back"), (&[5, 7, 9], "batch of index 7 is not"), (&[7], "batch of index 7 is not")];
+    for (indexes, why) in histories {
+        let fake = FakeEtcd::start();
+        let own = fake.beside();
+        let b = EtcdStore::open(EtcdOptions { endpoints: vec![own.endpoint()], ..options(&fake, "b") }).unwrap();
+        let backup = behind(&fake, &b);
+        // It hears nothing until the other history is the longer one.
+        own.set_frozen(true);
+        fake.restore(&backup);
+        fake.raise_revision(1000);
+        let c = open(&fake, "c");
+        until("the lease of the fence that was restored", || fake.keys("d/fence").is_empty() || c.acquire().is_ok());
+        let fence = c.acquire().unwrap();
+        let mut base = 3;
+        for index in indexes {
+            commit(&c, fence, base, *index, vec![put("a", "3")]).unwrap();
+            base = *index;
+        }
+        own.set_frozen(false);
+        until("the end of the follower", || b.acquire().is_err_and(|error| error.fatal()));
+        let seen = block_on(b.vacant());
+        assert!(
+            matches!(&seen, Err(StoreError::Fatal { reason, .. }) if reason.contains(why)),
+            "{indexes:?}: {seen:?}"
+        );
+    }
 }

@@ -194,8 +194,11 @@ impl Shared {
     /// Tells watchers of the batches that they have missed, up to an index.
     pub(super) async fn catch_up(&self, index: u64) -> Result<(), StoreError> {
         let from = self.published();
+        // From the last one on: the log may go on from another one.
+        let mut unproven = self.knows_its_newest();
+        let first = from + u64::from(!unproven);
         let mut next =
-            (from < index).then(|| ops::between(self.keys.log(from + 1), self.keys.log(index.saturating_add(1))));
+            (from < index).then(|| ops::between(self.keys.log(first), self.keys.log(index.saturating_add(1))));
         while next.is_some() {
             let page = match self.page(&mut next).await {
                 Ok(page) => page,
@@ -204,14 +207,19 @@ impl Shared {
             };
             for kv in page {
                 let entry = self.entry(&kv)?;
-                if entry.base > self.published() {
+                self.follows(&entry)?;
+                if entry.index == from {
+                    unproven = false;
+                    continue;
+                }
+                if unproven || entry.base > self.published() {
                     // Deleted after a snapshot.
                     next = None;
                     break;
                 }
-                self.follows(&entry)?;
+                let fence = entry.fence;
                 match self.committed(entry).await? {
-                    Some((batch, size)) => self.publish(batch, size),
+                    Some((batch, size)) => self.publish(batch, size, fence),
                     None => next = None,
                 }
             }

@@ -76,7 +76,7 @@ pub(super) struct Shared {
     pub(super) closing: watch::Sender<bool>,
     pub(super) recent: Arc<Recent>,
     /// The highest index that went to `recent`.
-    published: Mutex<u64>,
+    published: Mutex<Newest>,
     /// The highest revision in an answer.
     revision: AtomicI64,
     /// None = no mark is kept; false = the mark tells of a loss, and waits for a commit.
@@ -97,6 +97,15 @@ pub(super) struct Counters {
     pub(super) batches: AtomicU64,
     pub(super) transactions: AtomicU64,
     pub(super) bytes: AtomicU64,
+}
+
+/// The newest batch that watchers were told.
+#[derive(Clone, Copy, Debug)]
+struct Newest {
+    index: u64,
+    /// Whose it was; None where this server has not read it. No two histories of an index have it in common: whoever
+    /// writes after a restore has a fence of its own.
+    fence: Option<u64>,
 }
 
 /// What a store lacks.
@@ -157,7 +166,7 @@ impl Shared {
             broken: watch::Sender::new(None),
             closing: watch::Sender::new(false),
             recent: Recent::new(index),
-            published: Mutex::new(index),
+            published: Mutex::new(Newest { index, fence: None }),
             revision: AtomicI64::new(revision),
             mark: Mutex::new(mark),
             missing: Mutex::new(missing),
@@ -234,14 +243,14 @@ impl Shared {
 
     /// The highest index that watchers were told.
     pub(super) fn published(&self) -> u64 {
-        *lock(&self.published)
+        lock(&self.published).index
     }
 
-    /// Tells watchers of a batch, once.
-    pub(super) fn publish(&self, batch: Committed, bytes: usize) {
+    /// Tells watchers of a batch that was written under a fence, once.
+    pub(super) fn publish(&self, batch: Committed, bytes: usize, fence: u64) {
         let mut published = lock(&self.published);
-        if batch.index > *published {
-            *published = batch.index;
+        if batch.index > published.index {
+            *published = Newest { index: batch.index, fence: Some(fence) };
             self.recent.push(batch, bytes);
         }
     }
@@ -249,10 +258,15 @@ impl Shared {
     /// Batches up to this index were missed.
     pub(super) fn skip_to(&self, index: u64) {
         let mut published = lock(&self.published);
-        if index > *published {
-            *published = index;
+        if index > published.index {
+            *published = Newest { index, fence: None };
             self.recent.restart(index);
         }
+    }
+
+    /// Whether the batch that was published last can be told from one of another history.
+    pub(super) fn knows_its_newest(&self) -> bool {
+        lock(&self.published).fence.is_some()
     }
 
     pub(super) fn revision(&self) -> i64 {
@@ -271,7 +285,11 @@ impl Shared {
 
     /// Ends the store: what it has shown is not what etcd has.
     pub(super) fn went_back(&self, what: &str, from: impl Display, to: impl Display) -> StoreError {
-        let reason = format!("its {what} went back from {from} to {to}: an older copy was put in its place");
+        self.replaced(&format!("its {what} went back from {from} to {to}"))
+    }
+
+    fn replaced(&self, seen: &str) -> StoreError {
+        let reason = format!("{seen}: an older copy was put in its place");
         let error = StoreError::Fatal { path: self.path.clone(), reason: reason.into() };
         self.broken.send_if_modified(|broken| {
             let first = broken.is_none();
@@ -291,7 +309,18 @@ impl Shared {
         if entry.base < published && published < entry.index {
             return Err(self.went_back("index", published, entry.base));
         }
-        Ok(())
+        self.is_as_published(entry.index, entry.fence)
+    }
+
+    /// Whether the batch of an index is the one that was published, as far as that is known here.
+    pub(super) fn is_as_published(&self, index: u64, fence: u64) -> Result<(), StoreError> {
+        let newest = *lock(&self.published);
+        match newest.fence {
+            Some(known) if newest.index == index && known != fence => {
+                Err(self.replaced(&format!("its batch of index {index} is not the one that this server has read")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Everything up to this index is durable. A mark that tells of a loss waits for a commit of this server.

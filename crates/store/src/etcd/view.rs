@@ -183,6 +183,9 @@ impl View {
         if tip.index < published {
             return Ok(Err(shared.went_back("index", published, tip.index)));
         }
+        if let Err(error) = shared.is_as_published(tip.index, tip.fence) {
+            return Ok(Err(error));
+        }
         self.answering.get_or_insert_with(Instant::now);
         shared.newest_sign.fetch_max(changed, Ordering::Relaxed);
         let beat = beat.first().map_or(0, |kv| kv.mod_revision);
@@ -254,10 +257,10 @@ impl View {
                     return Ok(false);
                 }
                 shared.follows(&entry)?;
+                let fence = entry.fence;
                 let Some((batch, size)) = shared.committed(entry).await? else { return Ok(false) };
-                let index = batch.index;
-                shared.set_mark(index, false);
-                shared.publish(batch, size);
+                shared.set_mark(batch.index, false);
+                shared.publish(batch, size, fence);
             }
         }
         Ok(true)

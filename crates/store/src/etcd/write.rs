@@ -220,7 +220,7 @@ impl<'a> Writer<'a> {
                 (Err(refusal), _) => Err(refusal),
                 (Ok(_), Err(error)) => Err(error.clone()),
                 (Ok((committed, size)), Ok(())) => {
-                    self.shared.publish(committed, size);
+                    self.shared.publish(committed, size, newest);
                     Ok(())
                 }
             });
