@@ -294,6 +294,9 @@ macro_rules! endpoints {
     "/v1/operator/recovery/excuse/:node" (node)
         Put (management) [recovery_excuse -> Raw = operator::excuse, "Counts a missing \
         node as down in the recovery."];
+    "/v1/operator/recovery/accept/:node" (node)
+        Put (management) [recovery_accept -> Raw = operator::accept, "Believes what a \
+        node says to have without a proof, in the recovery."];
     "/v1/agent/reload" ()
         Put (agent Write) [agent_reload -> Raw = agent::reload, "Reads the agent's configuration again."];
     "/v1/agent/monitor" () Get (agent Read) [agent_monitor -> Raw = monitor::monitor, "Follows the agent's log."];

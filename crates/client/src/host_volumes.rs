@@ -175,7 +175,8 @@ impl HostVolumes {
             let (id, revision) = (volume.id, volume.revision);
             let report = VolumeReport { id, revision, ..VolumeReport::default() };
             reports.push(match outcome {
-                Ok(Some(kept)) => {
+                Ok(Some(mut kept)) => {
+                    kept.proof = volume.proof;
                     asked.insert(id, revision);
                     let report = VolumeReport {
                         host_path: kept.host_path.clone(),

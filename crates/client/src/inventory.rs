@@ -43,7 +43,9 @@ pub(crate) async fn tell(
             for (_, handle) in chunk {
                 let view = handle.view.borrow();
                 allocs.allocs_json.push(to_json(&as_it_is(&view)));
-                allocs.jobs_json.push(to_json(&*view.job));
+                // As it came: the proof is of these very bytes, of which this release may not know each field.
+                allocs.jobs_json.push(view.sent.0.json.clone());
+                allocs.proofs.push(view.sent.1.as_deref().unwrap_or_default().to_owned());
                 allocs.job_indexes.push(view.job.job_modify_index);
             }
             Inventory { allocs: Some(allocs), more: true, ..Inventory::default() }

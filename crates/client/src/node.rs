@@ -196,6 +196,8 @@ impl NodeLoop {
                 || handle.view.borrow().alloc.desired_status != placed.alloc.desired_status
             {
                 let _ = handle.commands.send(AllocCommand::Changed(placed));
+            } else if placed.proof.is_some() && handle.view.borrow().sent.1 != placed.proof {
+                let _ = handle.commands.send(AllocCommand::Proved(placed.stored, placed.proof));
             }
             return;
         }
@@ -213,7 +215,7 @@ impl NodeLoop {
             });
             return;
         }
-        let record = AllocRecord { alloc: placed.alloc.clone().into(), ..AllocRecord::default() };
+        let record = AllocRecord { alloc: placed.alloc.clone().into(), proof: placed.proof, ..AllocRecord::default() };
         self.spawn(Origin { record, job: placed.job, stored_job: placed.stored, tasks: Vec::new() });
     }
 

@@ -65,6 +65,8 @@ pub(crate) struct Placed {
     pub(crate) alloc: Arc<Allocation>,
     pub(crate) job: Arc<Job>,
     pub(crate) stored: Arc<StoredJob>,
+    /// That the servers have sent both.
+    pub(crate) proof: Option<Arc<str>>,
 }
 
 /// State of the session, for people.
@@ -710,11 +712,14 @@ fn decode_allocs(message: node_rpc::Allocs, jobs: &mut Jobs) -> Result<FromServe
     }
     // A server that does not name them has sent no more than one job of a name and version.
     let indexes = message.job_indexes.iter().copied().map(Some).chain(std::iter::repeat(None));
+    // A server of an earlier release proves nothing.
+    let proofs = message.proofs.into_iter().chain(std::iter::repeat(String::new()));
     let allocs = message
         .allocs_json
         .iter()
         .zip(indexes)
-        .map(|(json, index)| {
+        .zip(proofs)
+        .map(|((json, index), proof)| {
             let mut alloc: Allocation = node_rpc::from_json("an allocation", json)?;
             let (job, version) = (alloc.job_key(), alloc.job_version);
             let found = match index {
@@ -730,7 +735,8 @@ fn decode_allocs(message: node_rpc::Allocs, jobs: &mut Jobs) -> Result<FromServe
                 return Err(Ended::MissingJob { job, version });
             };
             known.share(&mut alloc);
-            Ok(Placed { alloc: Arc::new(alloc), job: known.job.clone(), stored: known.stored.clone() })
+            let proof = (!proof.is_empty()).then(|| Arc::from(proof));
+            Ok(Placed { alloc: Arc::new(alloc), job: known.job.clone(), stored: known.stored.clone(), proof })
         })
         .collect::<Result<_, Ended>>()?;
     if jobs.len() > JOBS_KEPT {

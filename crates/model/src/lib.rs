@@ -33,6 +33,7 @@ pub mod node;
 pub mod periodic;
 pub mod plan;
 pub mod policy;
+pub mod proof;
 pub mod records;
 pub mod remote;
 pub mod resources;

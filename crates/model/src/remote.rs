@@ -528,6 +528,9 @@ pub struct RemoteOrder {
     pub kill_signal: String,
     /// Time between the signal and the kill, nanoseconds.
     pub kill_timeout: crate::go_duration::GoDuration,
+    /// That servers have given this order: see [`crate::proof`]. The node gives it back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proof: Option<Arc<str>>,
 }
 
 /// A node's report about one slot.

@@ -7,6 +7,8 @@
 //! ```
 //! The servers keep what shall be; a node is told its volumes with every session, and says what has become of each.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -112,6 +114,9 @@ pub struct DynamicVolume {
     pub error: String,
     /// Index at which the servers last asked its node for something: to make it, to change it, to remove it.
     pub revision: StoreIndex,
+    /// That servers have told its node of it: see [`crate::proof`]. Only the node keeps it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proof: Option<Arc<str>>,
     /// Index of the creation.
     pub create_index: StoreIndex,
     /// When it was created, Unix ns.

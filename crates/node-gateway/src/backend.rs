@@ -7,7 +7,7 @@ use control::{introduction::Shown, sessions::SessionId};
 use futures::future::BoxFuture;
 use model::{
     AllocClientUpdate, GenerationId, Node, NodeId, RemoteReport, SlotKey, StoreIndex, TimestampNs, VolumeReport,
-    node::NodeEvent,
+    node::NodeEvent, proof::MAC_BYTES,
 };
 use state::{Mark, State};
 use tokio::sync::oneshot;
@@ -37,6 +37,19 @@ impl Farewell {
     pub fn refuse(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), retry: false }
     }
+}
+
+/// What a node that holds has said.
+#[derive(Clone, Debug, Default)]
+pub struct Said {
+    /// Its mark.
+    pub mark: Mark,
+    /// Its mark is lost; `mark` is one that nobody knows.
+    pub lost: bool,
+    /// Where it connects from.
+    pub peer: Option<SocketAddr>,
+    /// Its inventory.
+    pub pieces: Vec<Inventory>,
 }
 
 /// Resolves when the request is durable. The request is queued when the call returns, so requests take effect in the
@@ -95,6 +108,9 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// # Errors
     /// Why there is no token; the failure is temporary.
     fn sign(&self, claims: &Claims<'_>) -> Result<String, String>;
+    /// The MAC of a statement of [`model::proof`] under the active root key, with the id of that key; None = there is
+    /// no key.
+    fn prove(&self, statement: &[u8]) -> Option<(Uuid, [u8; MAC_BYTES])>;
     /// Signs the token of a node.
     ///
     /// # Errors
@@ -113,14 +129,9 @@ pub trait Backend: fmt::Debug + Send + Sync {
         mark: Mark,
     ) -> BoxFuture<'a, Result<(), Farewell>>;
     /// Takes over a node's inventory, in a recovery or because its mark is lost. The answer is the node's new mark, if
-    /// it changes. Unlike the other calls, this is queued at its first poll.
-    fn take_over(
-        &self,
-        from: SessionId,
-        mark: Mark,
-        lost: bool,
-        pieces: Vec<Inventory>,
-    ) -> Stored<Option<(GenerationId, StoreIndex)>>;
+    /// it changes. Where the node has what nothing proves, the answer waits for a person, or for the end of the
+    /// recovery. Unlike the other calls, this is queued at its first poll.
+    fn take_over(&self, from: SessionId, said: Said) -> Stored<Option<(GenerationId, StoreIndex)>>;
     /// A node has reported its inventory and has the confirmation that it is stored.
     fn has_answered(&self, recovery: GenerationId, node: NodeId);
 

@@ -2,7 +2,8 @@
 
 use api::node_rpc::{IdentitiesSigned, SignIdentities, SignedIdentity};
 use control::extra_claims::{self, Bearer};
-use model::{AllocId, NodeId, identity_rules, vault_rules};
+use model::{AllocId, Allocation, NodeId, TimestampNs, identity_rules, vault_rules};
+use state::State;
 
 use crate::{
     claims::{self, SECOND},
@@ -21,6 +22,30 @@ pub(crate) fn sign(gateway: &Gateway, node: NodeId, ask: SignIdentities) -> Iden
     }
 }
 
+/// How long the tasks of an allocation that is to stop get tokens, in nanoseconds: they may need one while they end,
+/// and the longest of their delays and kill timeouts end within it.
+const STOPS_WITHIN: i64 = 3600 * SECOND;
+
+/// Whether tasks of the allocation may have tokens now; otherwise why not, and whether that passes.
+fn may_have(state: &State, alloc: &Allocation, now: TimestampNs) -> Result<(), (String, bool)> {
+    let id = alloc.id.short();
+    if state.cluster().recovery.as_ref().is_some_and(|recovery| recovery.by_hand) {
+        // They know it from a node alone, which proves nothing to servers that began without their keys.
+        let why = format!(
+            "the servers began empty and have allocation {id} from its node: no token before they know \
+            more (drover operator recover)"
+        );
+        return Err((why, true));
+    }
+    if alloc.client_terminal() {
+        return Err((format!("allocation {id} has ended"), false));
+    }
+    if alloc.server_terminal() && now.saturating_sub(alloc.modify_time) > STOPS_WITHIN {
+        return Err((format!("allocation {id} was to stop more than an hour ago"), false));
+    }
+    Ok(())
+}
+
 fn signed(gateway: &Gateway, node: NodeId, ask: &SignIdentities) -> Result<Vec<SignedIdentity>, (String, bool)> {
     let refused = |why: String| (why, false);
     let id: AllocId =
@@ -28,6 +53,8 @@ fn signed(gateway: &Gateway, node: NodeId, ask: &SignIdentities) -> Result<Vec<S
     let state = gateway.backend.published();
     let alloc = state.alloc(id).filter(|a| a.node_id == node);
     let alloc = alloc.ok_or_else(|| refused(format!("allocation {} does not belong to this node", id.short())))?;
+    let now = gateway.backend.now();
+    let _ = may_have(&state, alloc, now);
     let job = alloc.job.as_ref().ok_or_else(|| refused(format!("allocation {} has no job", id.short())))?;
     let task = job.group(&alloc.task_group).and_then(|g| g.task(&ask.task));
     let task = task.ok_or_else(|| refused(format!("allocation {} has no task {:?}", id.short(), ask.task)))?;
@@ -40,7 +67,6 @@ fn signed(gateway: &Gateway, node: NodeId, ask: &SignIdentities) -> Result<Vec<S
         node: state.node(node).map(|node| &**node),
         vault: None,
     };
-    let now = gateway.backend.now();
     ask.identities
         .iter()
         .map(|name| {

@@ -12,6 +12,7 @@ mod credentials;
 mod gateway;
 mod identities;
 mod incoming;
+mod inventory;
 pub mod join;
 mod messages;
 mod node_claims;
@@ -22,7 +23,7 @@ mod serve;
 mod session;
 
 pub use self::{
-    backend::{Backend, Farewell, Stored},
+    backend::{Backend, Farewell, Said, Stored},
     claims::Claims,
     gateway::{AllServers, Gateway, Settings},
     incoming::Limits,

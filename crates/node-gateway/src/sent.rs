@@ -4,14 +4,18 @@
 //! changes. It looks at all of a node's objects once, for the full set.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
 use api::node_rpc::{Allocs, HostVolumes, RemoteOrders, to_json};
 use lifecycle::remote::order_for_node;
-use model::{AllocId, Allocation, JobKey, Node, NodeId, RemoteOrder, RemoteTask, SlotKey, StoreIndex, VolumeId};
+use model::{
+    AllocId, Allocation, DynamicVolume, JobKey, Node, NodeId, RemoteOrder, RemoteTask, SlotKey, StoreIndex, VolumeId,
+    proof::{self, Digest, MAC_BYTES, Point, Proof, Told},
+};
 use state::{AppliedSet, Object, State};
+use uuid::Uuid;
 
 /// Objects of a node that may differ from what it has been told.
 #[derive(Debug, Default)]
@@ -68,12 +72,33 @@ pub(crate) fn concerns(before: &State, applied: &AppliedSet) -> BTreeMap<NodeId,
     concerns
 }
 
+/// Makes the MAC of a statement under the present root key, which it names; None = there is none.
+pub(crate) type Prove<'a> = dyn Fn(&[u8]) -> Option<(Uuid, [u8; MAC_BYTES])> + 'a;
+
+/// Where news come from, and what proves them.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a> {
+    pub(crate) state: &'a State,
+    pub(crate) prove: &'a Prove<'a>,
+}
+
+impl Source<'_> {
+    /// That the node was told what the state has since that index.
+    fn proof(&self, node: NodeId, index: StoreIndex, statement: impl FnOnce(Told) -> Vec<u8>) -> Option<String> {
+        let meta = self.state.cluster();
+        let at = Point { generation: meta.generation_of(index), index };
+        let (key, mac) = (self.prove)(&statement(Told { cluster: meta.cluster_id, node, at }))?;
+        Some(Proof { key, at, mac }.to_string())
+    }
+}
+
 /// What a node has been told.
 pub(crate) struct Sent {
     node: NodeId,
     /// Version of each allocation that it has.
     allocs: HashMap<AllocId, StoreIndex>,
-    jobs: HashSet<(JobKey, u64, StoreIndex)>,
+    /// The digest of each job as it was sent.
+    jobs: HashMap<(JobKey, u64, StoreIndex), Digest>,
     /// The record behind each of its orders. Shared with the servers' state, where an order would be a copy.
     records: HashMap<SlotKey, Arc<RemoteTask>>,
     /// Revisions of the host volumes that it was told of; None = of none.
@@ -93,7 +118,7 @@ pub(crate) struct News {
 impl Sent {
     /// A node that has been told nothing.
     pub(crate) fn to(node: NodeId) -> Self {
-        Self { node, allocs: HashMap::new(), jobs: HashSet::new(), records: HashMap::new(), volumes: None, looks: 0 }
+        Self { node, allocs: HashMap::new(), jobs: HashMap::new(), records: HashMap::new(), volumes: None, looks: 0 }
     }
 
     /// Number of allocations and records looked at since the last call.
@@ -103,20 +128,21 @@ impl Sent {
 
     /// The full set, whatever was sent before. `again` names slots that the node reports about: those of other nodes
     /// are released.
-    pub(crate) fn all(&mut self, state: &State, again: &BTreeSet<SlotKey>) -> News {
+    pub(crate) fn all(&mut self, source: Source<'_>, again: &BTreeSet<SlotKey>) -> News {
+        let state = source.state;
         self.allocs.clear();
         self.jobs.clear();
         let had = std::mem::take(&mut self.records);
         let index = state.latest_index();
         let mut allocs = Allocs { full: true, index, ..Allocs::default() };
         for alloc in state.allocs_by_node(self.node) {
-            self.alloc(alloc, &mut allocs);
+            self.alloc(source, alloc, &mut allocs);
         }
         let mut orders = RemoteOrders { full: true, index, ..RemoteOrders::default() };
         for record in state.remote_tasks_by_node(self.node) {
             self.looks += 1;
             if let Some(order) = order_for_node(record, self.node) {
-                orders.orders_json.push(to_json(&order));
+                orders.orders_json.push(self.proven(source, record, &order));
                 self.records.insert(order.slot, record.clone());
             }
         }
@@ -124,16 +150,17 @@ impl Sent {
             had.keys().chain(again).filter(|slot| !self.records.contains_key(*slot)).collect();
         orders.released = released.into_iter().map(ToString::to_string).collect();
         self.volumes = None;
-        News { volumes: self.told_volumes(state), allocs: Some(allocs), orders: Some(orders) }
+        News { volumes: self.told_volumes(source), allocs: Some(allocs), orders: Some(orders) }
     }
 
     /// The news among these changes. Always includes the orders of the slots in `again`.
-    pub(crate) fn changes(&mut self, state: &State, changes: &Changes, again: &BTreeSet<SlotKey>) -> News {
+    pub(crate) fn changes(&mut self, source: Source<'_>, changes: &Changes, again: &BTreeSet<SlotKey>) -> News {
+        let state = source.state;
         let index = state.latest_index();
         let mut allocs = Allocs { index, ..Allocs::default() };
         for id in &changes.allocs {
             match state.alloc(*id).filter(|alloc| alloc.node_id == self.node) {
-                Some(alloc) => self.alloc(alloc, &mut allocs),
+                Some(alloc) => self.alloc(source, alloc, &mut allocs),
                 None => {
                     self.looks += 1;
                     if self.allocs.remove(id).is_some() {
@@ -150,7 +177,7 @@ impl Sent {
             match now {
                 Some((record, order)) => {
                     if again || self.order(slot).as_ref() != Some(&order) {
-                        orders.orders_json.push(to_json(&order));
+                        orders.orders_json.push(self.proven(source, record, &order));
                     }
                     self.records.insert(order.slot, record.clone());
                 }
@@ -164,12 +191,13 @@ impl Sent {
         }
         let some = !allocs.allocs_json.is_empty() || !allocs.removed.is_empty();
         let ordered = !orders.orders_json.is_empty() || !orders.released.is_empty();
-        let volumes = if changes.volumes { self.told_volumes(state) } else { None };
+        let volumes = if changes.volumes { self.told_volumes(source) } else { None };
         News { volumes, allocs: some.then_some(allocs), orders: ordered.then_some(orders) }
     }
 
     /// The node's host volumes, when it has to act on them: one has another revision than it was told of, or is gone.
-    fn told_volumes(&mut self, state: &State) -> Option<HostVolumes> {
+    fn told_volumes(&mut self, source: Source<'_>) -> Option<HostVolumes> {
+        let state = source.state;
         let revisions: Vec<_> = state.volumes_of(self.node).map(|volume| (volume.id, volume.revision)).collect();
         self.looks += revisions.len() as u64;
         let had = |node: &Arc<Node>| node.host_volumes.values().any(|volume| !volume.id.is_nil());
@@ -179,8 +207,12 @@ impl Sent {
             Some(known) => known != now,
             None => !now.is_empty() || state.node(self.node).is_some_and(had),
         };
+        let proven = |volume: &Arc<DynamicVolume>| {
+            let proof = source.proof(self.node, volume.revision, |told| proof::of_volume(told, volume));
+            to_json(&DynamicVolume { proof: proof.map(Arc::from), ..DynamicVolume::clone(volume) })
+        };
         told.then(|| HostVolumes {
-            volumes_json: state.volumes_of(self.node).map(|volume| to_json(&**volume)).collect(),
+            volumes_json: state.volumes_of(self.node).map(proven).collect(),
             index: state.latest_index(),
         })
     }
@@ -190,16 +222,29 @@ impl Sent {
         order_for_node(self.records.get(slot)?, self.node)
     }
 
-    fn alloc(&mut self, alloc: &Arc<Allocation>, message: &mut Allocs) {
+    /// An order as it is sent.
+    fn proven(&self, source: Source<'_>, record: &RemoteTask, order: &RemoteOrder) -> Vec<u8> {
+        let proof = source.proof(self.node, record.modify_index, |told| proof::of_order(told, order));
+        to_json(&RemoteOrder { proof: proof.map(Arc::from), ..order.clone() })
+    }
+
+    fn alloc(&mut self, source: Source<'_>, alloc: &Arc<Allocation>, message: &mut Allocs) {
         self.looks += 1;
         if self.allocs.insert(alloc.id, alloc.alloc_modify_index) == Some(alloc.alloc_modify_index) {
             return;
         }
-        if let Some(job) = &alloc.job
-            && self.jobs.insert((job.key(), job.version, job.job_modify_index))
-        {
-            message.jobs_json.push(to_json(&**job));
-        }
+        let job = alloc.job.as_ref().map(|job| {
+            *self.jobs.entry((job.key(), job.version, job.job_modify_index)).or_insert_with(|| {
+                let text = to_json(&**job);
+                let digest = proof::digest(&text);
+                message.jobs_json.push(text);
+                digest
+            })
+        });
+        let proof = job.and_then(|job| {
+            source.proof(self.node, alloc.alloc_modify_index, |told| proof::of_alloc(told, alloc, &job))
+        });
+        message.proofs.push(proof.unwrap_or_default());
         // A node does not act on the reasons of a placement.
         message.allocs_json.push(to_json(&Allocation { metrics: None, ..(**alloc).clone() }));
         message.job_indexes.push(alloc.job.as_ref().map_or(0, |job| job.job_modify_index));

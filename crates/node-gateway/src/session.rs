@@ -13,24 +13,26 @@
 use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use api::node_rpc::{
-    DriverSchemas, FromNode, FromNodeMessage, Goodbye, Heartbeat, HeartbeatAck, Hello, Inventory, InventoryStored,
-    ListRemote, PROTOCOLS, RemoteListed, ToNodeMessage, UpdatesStored, Welcome, agreed, from_json, spoken_by, versions,
+    DriverSchemas, FromNode, FromNodeMessage, Goodbye, Heartbeat, HeartbeatAck, Hello, InventoryStored, ListRemote,
+    PROTOCOLS, RemoteListed, ToNodeMessage, UpdatesStored, Welcome, agreed, from_json, spoken_by, versions,
 };
 use control::sessions::SessionId;
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use model::{AllocClientUpdate, GenerationId, Node, NodeId, RemoteReport, StoreIndex, VolumeReport};
 use state::{ClusterMeta, Mark};
 use tokio::sync::oneshot;
+use uuid::Uuid;
 
 use crate::{
-    backend::Farewell,
+    backend::{Farewell, Said},
     credentials::{self, Credentials},
     gateway::Gateway,
     identities,
+    inventory::Pieces,
     messages::{Messages, Sender},
     node_claims::Term,
     registry::{Ask, SessionEntry},
-    sent::{News, Sent},
+    sent::{News, Sent, Source},
 };
 
 /// The server closes a connection that sends no Hello within this time.
@@ -79,7 +81,7 @@ async fn meet(
     let _open = OpenSession { gateway, node, serial: entry.serial };
     let mut session = Session::new(gateway.clone(), node, entry, to.clone());
     (session.mark, session.mark_lost, session.recovers) = (mark, mark_lost, recovers);
-    (session.identity, session.servers) = (identity, servers);
+    (session.identity, session.servers, session.peer) = (identity, servers, peer);
     let farewell = session.serve(from).await;
     tracing::info!(node = %node, reason = farewell.as_ref().map(|f| &*f.reason), "session closed");
     farewell
@@ -340,7 +342,11 @@ struct Session {
     /// The servers that the node was told of last.
     servers: Vec<String>,
     /// The pieces of its inventory so far.
-    inventory: Vec<Inventory>,
+    inventory: Pieces,
+    /// Where it connects from.
+    peer: Option<SocketAddr>,
+    /// The root key of the proofs that it was sent.
+    proved_by: Option<Uuid>,
 }
 
 impl Session {
@@ -361,7 +367,9 @@ impl Session {
             recovers: false,
             identity: None,
             servers: Vec::new(),
-            inventory: Vec::new(),
+            inventory: Pieces::default(),
+            peer: None,
+            proved_by: None,
         }
     }
 
@@ -441,6 +449,10 @@ impl Session {
             FromNodeMessage::Heartbeat(Heartbeat { seq, renew_identity }) => {
                 if self.gateway.backend.renew(self.node) {
                     self.acknowledge_heartbeat(seq, renew_identity).await?;
+                    if !self.recovers && self.proved_by != self.gateway.backend.signing_key() {
+                        // Another root key signs: the one that its proofs were made under will be deleted some day.
+                        Box::pin(self.push(true)).await.map_err(|()| None)?;
+                    }
                 } else {
                     // The node counted as lost. It must become ready before it may act again.
                     let ready = self.gateway.backend.ready_again(self.id());
@@ -461,13 +473,12 @@ impl Session {
             // Not acknowledged: the newest report comes again in the next session, when the records are as new as the
             // node.
             FromNodeMessage::RemoteReports(_) if self.recovers => {}
+            // Nobody has asked for it.
+            FromNodeMessage::Inventory(_) if !self.recovers => {}
             FromNodeMessage::Inventory(piece) => {
-                let more = piece.more;
-                self.inventory.push(piece);
-                if !more {
-                    let (mark, lost) = (self.mark, self.mark_lost);
-                    let told =
-                        self.gateway.backend.take_over(self.id(), mark, lost, std::mem::take(&mut self.inventory));
+                if let Some(pieces) = self.inventory.add(piece).map_err(|why| Some(Farewell::refuse(why)))? {
+                    let said = Said { mark: self.mark, lost: self.mark_lost, peer: self.peer, pieces };
+                    let told = self.gateway.backend.take_over(self.id(), said);
                     self.storing.push(told.map(|result| Stored::Inventory { result }).boxed());
                 }
             }
@@ -592,8 +603,14 @@ impl Session {
         let (changed, again) = if full { self.entry.take_changes() } else { self.entry.take_piece() };
         // Read after the changes were taken: a change in between gets a second look.
         let state = self.gateway.backend.published();
-        let News { volumes, allocs, orders } =
-            if full { self.sent.all(&state, &again) } else { self.sent.changes(&state, &changed, &again) };
+        if full {
+            self.proved_by = self.gateway.backend.signing_key();
+        }
+        let News { volumes, allocs, orders } = {
+            let backend = &*self.gateway.backend;
+            let source = Source { state: &state, prove: &|statement| backend.prove(statement) };
+            if full { self.sent.all(source, &again) } else { self.sent.changes(source, &changed, &again) }
+        };
         self.gateway.sessions.looked(self.sent.take_looks());
         drop(state);
         if let Some(volumes) = volumes {

@@ -5,12 +5,13 @@ use api::{
     go_json,
     paging::page,
     shapes::{
-        RaftConfiguration, RaftServer, RecoveryNode, RecoveryView, SchedulerConfigResponse, SchedulerConfigUpdate,
+        RaftConfiguration, RaftServer, RecoveryClaims, RecoveryNode, RecoveryView, SchedulerConfigResponse,
+        SchedulerConfigUpdate,
     },
 };
 use http::{HeaderName, HeaderValue, StatusCode};
 use model::{Namespace, SchedulerConfig};
-use server::requests::SetSchedulerConfig;
+use server::{Unproven, requests::SetSchedulerConfig};
 use state::{NamespaceRecord, Table};
 
 use crate::{
@@ -125,6 +126,20 @@ pub(crate) fn recovery_view(meta: &state::ClusterMeta) -> RecoveryView {
     }
 }
 
+/// What a node says to have and nothing proves.
+fn claims(node: RecoveryNode, Unproven { peer, claims, .. }: Unproven) -> RecoveryClaims {
+    RecoveryClaims {
+        id: node.id,
+        name: node.name,
+        address: peer.map(|peer| peer.to_string()).unwrap_or_default(),
+        allocations: claims.allocs,
+        remote_tasks: claims.orders,
+        host_volumes: claims.volumes,
+        examples: claims.examples,
+        reasons: claims.why.into_iter().collect(),
+    }
+}
+
 /// What the recovery waits for.
 pub(crate) async fn recovery(ctx: Ctx) -> Result<Reply, HttpError> {
     let server = ctx.server();
@@ -149,6 +164,7 @@ pub(crate) async fn recovery(ctx: Ctx) -> Result<Reply, HttpError> {
         by_hand: status.by_hand,
         answered: status.answered.into_iter().map(name).collect(),
         waiting_for: status.waiting_for.into_iter().map(name).collect(),
+        unproven: status.unproven.into_iter().map(|unproven| claims(name(unproven.node), unproven)).collect(),
         unswept: status.unswept,
         unbound: status.unbound,
         ..view
@@ -161,11 +177,20 @@ pub(crate) async fn end_recovery(ctx: Ctx) -> Result<Reply, HttpError> {
     Ok(Reply::empty(StatusCode::OK))
 }
 
+/// The node of a request.
+fn whole_id(ctx: &Ctx) -> Result<model::NodeId, HttpError> {
+    ctx.param("node").parse().map_err(|_| HttpError::bad_request("the node must be given with its whole id"))
+}
+
 /// Waits for a node no longer.
 pub(crate) async fn excuse(ctx: Ctx) -> Result<Reply, HttpError> {
-    let id =
-        ctx.param("node").parse().map_err(|_| HttpError::bad_request("the node must be given with its whole id"))?;
-    ctx.server().excuse_node(id).await?;
+    ctx.server().excuse_node(whole_id(&ctx)?).await?;
+    Ok(Reply::empty(StatusCode::OK))
+}
+
+/// Believes what a node says to have.
+pub(crate) async fn accept(ctx: Ctx) -> Result<Reply, HttpError> {
+    ctx.server().accept_node(whole_id(&ctx)?).await?;
     Ok(Reply::empty(StatusCode::OK))
 }
 

@@ -6,14 +6,16 @@ use std::{
     time::Duration,
 };
 
-use api::node_rpc::{DriverSchemas as ToldSchemas, Inventory, RemoteListed};
+use api::node_rpc::{DriverSchemas as ToldSchemas, RemoteListed};
 use control::{Refused, introduction::Shown, nodes, sessions::SessionId, volumes};
 use futures::{FutureExt as _, future::BoxFuture};
 use model::{
     AllocClientUpdate, GenerationId, Node, NodeId, RemoteReport, SlotKey, StoreIndex, TimestampNs, VolumeReport,
-    node::NodeEvent,
+    node::NodeEvent, proof::MAC_BYTES,
 };
-use node_gateway::{AllServers, Backend, Claims, Farewell, Gateway, NodeClaims, Sessions, Settings, Stored, Verified};
+use node_gateway::{
+    AllServers, Backend, Claims, Farewell, Gateway, NodeClaims, Said, Sessions, Settings, Stored, Verified,
+};
 use state::{Batch, Change, Mark, State};
 use store::Store;
 use tokio::sync::oneshot;
@@ -294,6 +296,10 @@ impl Backend for Servers {
         self.keyring.sign(&Issued { claims, iss: self.issuer.as_deref() }).map_err(|error| error.to_string())
     }
 
+    fn prove(&self, statement: &[u8]) -> Option<(Uuid, [u8; MAC_BYTES])> {
+        self.keyring.prove(statement)
+    }
+
     fn sign_node(&self, claims: &NodeClaims) -> Result<String, String> {
         self.keyring.sign(claims).map_err(|error| error.to_string())
     }
@@ -316,14 +322,8 @@ impl Backend for Servers {
         self.recovering.enter(node, peer, mark).map(|entered| entered.map_err(ends)).boxed()
     }
 
-    fn take_over(
-        &self,
-        from: SessionId,
-        mark: Mark,
-        lost: bool,
-        pieces: Vec<Inventory>,
-    ) -> Stored<Option<(GenerationId, StoreIndex)>> {
-        stored(self.recovering.told((from, self.order.clone()), mark, lost, pieces))
+    fn take_over(&self, from: SessionId, said: Said) -> Stored<Option<(GenerationId, StoreIndex)>> {
+        stored(self.recovering.told((from, self.order.clone()), said))
     }
 
     fn has_answered(&self, recovery: GenerationId, node: NodeId) {

@@ -103,6 +103,7 @@ impl Inner {
         let recovering = Recovering::new(
             queue.clone(),
             published.clone(),
+            keyring.clone(),
             parts.clone(),
             sessions.clone(),
             (runner.clone(), store.clone()),

@@ -28,9 +28,10 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use aws_lc_rs::hmac;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 pub use model::signing::{Algorithm, KeyState};
-use model::{StoreIndex, TimestampNs, signing::SigningKey};
+use model::{StoreIndex, TimestampNs, proof::MAC_BYTES, signing::SigningKey};
 use serde::Serialize;
 use state::{State, Table};
 use tokio::sync::watch;
@@ -231,7 +232,9 @@ impl Keyring {
         let mut keys = Vec::new();
         for row in state.signing_keys() {
             match known.keys.iter().find(|key| key.meta.id == row.id) {
-                Some(key) => keys.push(rows::with_secrets(row, key.signer.clone(), key.data.clone())),
+                Some(Key { signer, data, proofs, .. }) => {
+                    keys.push(rows::with_secrets(row, signer.clone(), data.clone(), proofs.clone()));
+                }
                 None => match rows::key_of(shared, row) {
                     Ok(key) => keys.push(key),
                     Err(error) => tracing::error!(%error, "a signing key is not used; tokens signed with it cannot \
@@ -305,6 +308,23 @@ impl Keyring {
             return None;
         }
         serde_json::from_slice(&decode(claims)?).ok()
+    }
+
+    /// The MAC of a statement under the active key, and the id of that key; None = there is no active key.
+    #[must_use]
+    pub fn prove(&self, statement: &[u8]) -> Option<(Uuid, [u8; MAC_BYTES])> {
+        let ring = self.ring.load();
+        let key = ring.keys.first().filter(|key| key.meta.state == KeyState::Active)?;
+        let tag = hmac::sign(&key.proofs, statement);
+        Some((key.meta.id, tag.as_ref().try_into().ok()?))
+    }
+
+    /// Whether these servers have proven a statement so; None = they do not have the key.
+    #[must_use]
+    pub fn proven(&self, key: Uuid, statement: &[u8], mac: &[u8; MAC_BYTES]) -> Option<bool> {
+        let ring = self.ring.load();
+        let key = ring.keys.iter().find(|known| known.meta.id == key)?;
+        Some(hmac::verify(&key.proofs, statement, mac).is_ok())
     }
 
     /// Encrypts the items of a variable with the active key: the id of the key, and nonce, ciphertext and tag.

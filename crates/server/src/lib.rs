@@ -68,7 +68,7 @@ pub use handle::ServerHandle;
 pub use known::Known;
 pub use node_gateway::{AllServers, Relay, join};
 pub use progress::Fault;
-pub use recovery::RecoveryStatus;
+pub use recovery::{RecoveryStatus, Unproven};
 pub use server::{Server, StartError, Surroundings, check_key};
 pub use threads::Threads;
 pub use watches::Watched;

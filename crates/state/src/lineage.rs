@@ -92,6 +92,16 @@ impl ClusterMeta {
         ancestor.map_or(self.forgotten, |ancestor| ancestor.until)
     }
 
+    /// The generation of this history that an index belongs to; nil = one that is not remembered.
+    #[must_use]
+    pub fn generation_of(&self, index: StoreIndex) -> GenerationId {
+        if index <= self.forgotten {
+            return GenerationId::NIL;
+        }
+        let ancestor = self.ancestors.iter().find(|ancestor| index <= ancestor.until);
+        ancestor.map_or(self.generation, |ancestor| ancestor.generation)
+    }
+
     /// Whether the mark is part of this history.
     #[must_use]
     pub fn knows(&self, mark: Mark, latest: StoreIndex) -> bool {
@@ -178,6 +188,19 @@ mod tests {
         ] {
             assert_eq!(restored.knows(mark, 400), known, "{case}, although the index is at 400 by now");
         }
+    }
+
+    #[test]
+    fn an_index_belongs_to_the_generation_that_it_was_made_in() {
+        let mut meta = ClusterMeta::default();
+        for (n, until) in [(1, 0), (2, 100), (3, 150)] {
+            meta.begin_generation(generation(n), until);
+        }
+        for (index, of) in [(1, 1), (100, 1), (101, 2), (150, 2), (151, 3), (9999, 3)] {
+            assert_eq!(meta.generation_of(index), generation(of), "{index}");
+        }
+        meta.forgotten = 100;
+        assert_eq!(meta.generation_of(100), GenerationId::NIL);
     }
 
     #[test]

@@ -179,6 +179,8 @@ pub struct RecoveryView {
     pub answered: Vec<RecoveryNode>,
     /// Nodes that have not.
     pub waiting_for: Vec<RecoveryNode>,
+    /// Connected nodes that say to have what nothing proves; an operator decides on each.
+    pub unproven: Vec<RecoveryClaims>,
     /// Providers that have not been asked what they have, with the reason.
     pub unswept: Vec<String>,
     /// Instances of remote tasks that no record knows.
@@ -194,6 +196,29 @@ pub struct RecoveryNode {
     pub id: NodeId,
     /// Name.
     pub name: String,
+}
+
+/// What a node of [`RecoveryView`] says to have and nothing proves.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct RecoveryClaims {
+    /// Id of the node.
+    #[serde(rename = "ID")]
+    pub id: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Where it connects from.
+    pub address: String,
+    /// Number of allocations.
+    pub allocations: usize,
+    /// Number of remote tasks.
+    pub remote_tasks: usize,
+    /// Number of host volumes.
+    pub host_volumes: usize,
+    /// A few of them.
+    pub examples: Vec<String>,
+    /// Why there is no proof.
+    pub reasons: Vec<String>,
 }
 
 /// A server of [`RaftConfiguration`].

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use api::{
     call,
-    shapes::{RecoveryNode, RecoveryView},
+    shapes::{RecoveryClaims, RecoveryNode, RecoveryView},
 };
 
 use super::{ApiArgs, confirm};
@@ -22,6 +22,9 @@ pub(crate) struct Recover {
     /// Do not wait for this node; count it as down
     #[arg(long, value_name = "NODE", conflicts_with = "status")]
     excuse: Option<String>,
+    /// Believe what this node says to have, although nothing proves it
+    #[arg(long, value_name = "NODE", conflicts_with_all = ["status", "excuse"])]
+    accept: Option<String>,
     /// Do not ask
     #[arg(short = 'y', long)]
     yes: bool,
@@ -47,10 +50,18 @@ pub(crate) async fn run(args: Recover) -> Result<ExitCode> {
     if let Some(node) = &args.excuse {
         return excuse(&conn, &view, node).await;
     }
+    if let Some(node) = &args.accept {
+        return accept(&conn, &view, node, args.yes).await;
+    }
     show(&view);
-    if !args.yes
-        && !confirm("End the recovery? Nodes that have not answered may run tasks that then start a second time.")?
-    {
+    let question = match view.unproven.is_empty() {
+        true => "End the recovery? Nodes that have not answered may run tasks that then start a second time.",
+        false => {
+            "End the recovery? Nodes that have not answered may run tasks that then start a second time. Nodes stop \
+                what they have without a proof."
+        }
+    };
+    if !args.yes && !confirm(question)? {
         bail!("not confirmed; the recovery goes on");
     }
     conn.tell(call::recovery_end()).await?;
@@ -76,6 +87,41 @@ async fn excuse(conn: &Conn, view: &RecoveryView, node: &str) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
+async fn accept(conn: &Conn, view: &RecoveryView, node: &str, yes: bool) -> Result<ExitCode> {
+    let named = |n: &&RecoveryClaims| n.name == node || n.id.to_string().starts_with(node);
+    let found: Vec<&RecoveryClaims> = view.unproven.iter().filter(named).collect();
+    let [node] = found[..] else {
+        bail!(
+            "{node:?} matches {} of the nodes that say to have what nothing proves, not one; `drover operator recover \
+                -status` lists them",
+            found.len()
+        );
+    };
+    output::line(&claims(node));
+    if !yes && !confirm("Believe this node? Its jobs then run as it says, with the rights of their namespaces.")? {
+        bail!("not confirmed; nothing is taken over");
+    }
+    conn.tell(call::recovery_accept(node.id)).await?;
+    output::line(&format!("What node {} ({}) says to have is taken over.", node.id.short(), node.name));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a node says to have, in a sentence or two.
+fn claims(of: &RecoveryClaims) -> String {
+    let counts = [(of.allocations, "allocation"), (of.remote_tasks, "remote task"), (of.host_volumes, "host volume")];
+    let counts = counts.into_iter().filter(|(n, _)| *n > 0);
+    let counts: Vec<String> = counts.map(|(n, what)| format!("{n} {what}{}", if n == 1 { "" } else { "s" })).collect();
+    format!(
+        "{} ({}) at {}: {} ({}); {}",
+        of.id.short(),
+        of.name,
+        of.address,
+        counts.join(", "),
+        of.examples.join(", "),
+        of.reasons.join("; ")
+    )
+}
+
 fn show(view: &RecoveryView) {
     output::pairs(&[
         ("Cluster", view.cluster_id.to_string()),
@@ -95,8 +141,31 @@ fn show(view: &RecoveryView) {
         ("Cause", view.cause.clone()),
         ("Answered", names(&view.answered)),
         ("Not Answered", names(&view.waiting_for)),
+        ("Not Proven", texts(&view.unproven.iter().map(claims).collect::<Vec<_>>())),
         ("Not Swept", texts(&view.unswept)),
         ("Unbound", texts(&view.unbound)),
         ("Waits For", view.waits_for.clone()),
     ]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_node_says_to_have_is_read_in_a_line() {
+        let of = RecoveryClaims {
+            name: "n3".to_owned(),
+            address: "10.0.0.9:4711".to_owned(),
+            allocations: 1,
+            host_volumes: 2,
+            examples: vec!["allocation 1234 of job payments in namespace prod".to_owned()],
+            reasons: vec!["there is no proof".to_owned()],
+            ..RecoveryClaims::default()
+        };
+        let text = claims(&of);
+        let expected = "(n3) at 10.0.0.9:4711: 1 allocation, 2 host volumes (allocation 1234 of job payments in \
+                        namespace prod); there is no proof";
+        assert!(text.ends_with(expected), "{text}");
+    }
 }

@@ -31,6 +31,11 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ),
     (
         "guides/restore-from-a-backup.md",
+        "drover operator recover -accept",
+        "needs a node without proofs in a recovery: the tests of the servers make one",
+    ),
+    (
+        "guides/restore-from-a-backup.md",
         "drover operator recover -yes",
         "needs a recovery: a test of remote tasks and those of the servers begin one",
     ),

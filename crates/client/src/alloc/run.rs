@@ -51,6 +51,8 @@ const RETRY_SAVE: Duration = Duration::from_secs(1);
 pub(crate) enum AllocCommand {
     /// The servers have changed it.
     Changed(Placed),
+    /// The servers prove anew that they have sent it, with its job as they wrote it this time.
+    Proved(Arc<StoredJob>, Option<Arc<str>>),
     /// The servers have collected it.
     Removed,
     /// The servers have been heard.
@@ -102,6 +104,8 @@ pub(crate) struct AllocView {
     /// As the servers have sent it; what became of it here is in `update`.
     pub(crate) alloc: Arc<Allocation>,
     pub(crate) job: Arc<Job>,
+    /// The job as the servers wrote it, and their proof that they have sent both.
+    pub(crate) sent: (Arc<StoredJob>, Option<Arc<str>>),
     pub(crate) update: Arc<AllocClientUpdate>,
     /// Driver's ids of running tasks.
     pub(crate) runs: BTreeMap<Arc<str>, String>,
@@ -213,7 +217,7 @@ impl AllocLoop {
         let reserving = parts.cores.reserving(machine.alloc());
         let (to_loop, commands) = AllocCommands::new();
         let network = Arc::new(AllocNetwork::open(&parts.networks, machine.id()));
-        let (view, seen) = watch::channel(Arc::new(view_of(&machine, &BTreeSet::new(), &network)));
+        let (view, seen) = watch::channel(Arc::new(view_of(&machine, &stored_job, &BTreeSet::new(), &network)));
         let inbox = Inbox::new(to_loop.clone());
         let handle = AllocHandle { commands: to_loop, view: seen };
         let this = Box::new(Self {
@@ -326,8 +330,14 @@ impl AllocLoop {
             AllocCommand::Changed(placed) => {
                 self.reserving = self.parts.cores.reserving(&placed.alloc);
                 self.stored_job = placed.stored;
+                self.machine.prove(placed.proof);
                 self.apply(Event::Changed(placed.alloc, placed.job)).await;
                 self.register_remote();
+            }
+            AllocCommand::Proved(stored, proof) => {
+                self.stored_job = stored;
+                self.machine.prove(proof);
+                self.settle().await;
             }
             AllocCommand::Removed => self.apply(Event::Removed).await,
             AllocCommand::Contacted => {
@@ -482,7 +492,7 @@ impl AllocLoop {
             Effect::TaskOver { task } => Some(task.clone()),
             _ => None,
         }));
-        let mut view = view_of(&self.machine, &self.cleaning, &self.network);
+        let mut view = view_of(&self.machine, &self.stored_job, &self.cleaning, &self.network);
         let group = self.machine.group();
         let network_status =
             Some(Box::new(network::reached(self.network.status(), view.alloc.network_status.as_deref(), group)));
@@ -777,11 +787,17 @@ fn holds(record: &TaskRecord, cleaning: bool) -> Holds {
     Holds { alive, runs }
 }
 
-fn view_of(machine: &Machine, cleaning: &BTreeSet<Arc<str>>, network: &SharedNetwork) -> AllocView {
+fn view_of(
+    machine: &Machine,
+    stored: &Arc<StoredJob>,
+    cleaning: &BTreeSet<Arc<str>>,
+    network: &SharedNetwork,
+) -> AllocView {
     AllocView {
         network: network.clone(),
         alloc: machine.alloc().share(),
         job: machine.job().clone(),
+        sent: (stored.clone(), machine.record().proof.clone()),
         update: Arc::new(machine.update()),
         runs: machine.tasks().filter_map(|(n, _)| Some((n.clone(), machine.running(n)?.id.clone()))).collect(),
         claims: machine

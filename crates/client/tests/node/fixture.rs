@@ -330,10 +330,23 @@ fn message(placed: &[(Allocation, Job)], full: bool) -> Allocs {
     Allocs {
         full,
         allocs_json: placed.iter().map(|(a, _)| node_rpc::to_json(a)).collect(),
-        jobs_json: placed.iter().map(|(_, j)| node_rpc::to_json(j)).collect(),
+        jobs_json: placed.iter().map(|(_, j)| text_of(j)).collect(),
         job_indexes: placed.iter().map(|(_, j)| j.job_modify_index).collect(),
+        proofs: placed.iter().map(|(a, _)| proof_of(a)).collect(),
         ..Allocs::default()
     }
+}
+
+/// A job as a newer server writes it, with a field that the node does not know.
+pub(crate) fn text_of(job: &Job) -> Vec<u8> {
+    let mut text = node_rpc::to_json(job);
+    text.splice(..1, *br#"{"OfANewerRelease": 7,"#);
+    text
+}
+
+/// What this server proves an allocation by.
+pub(crate) fn proof_of(alloc: &Allocation) -> String {
+    format!("proof of {} as of {}", alloc.id, alloc.alloc_modify_index)
 }
 
 /// The cluster of the tests.

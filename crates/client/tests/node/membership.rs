@@ -4,7 +4,7 @@ use api::node_rpc::{Welcome, from_json};
 use model::{Allocation, ClientStatus, Job, Node};
 use serde_json::json;
 
-use crate::fixture::{Rig, alloc, end, eventually, managed, processes, task};
+use crate::fixture::{Rig, alloc, end, eventually, managed, processes, proof_of, task, text_of};
 
 const OTHER: &str = "c0000000-0000-4000-8000-000000000002";
 const FIRST: &str = "a0000000-0000-4000-8000-000000000001";
@@ -62,6 +62,7 @@ async fn a_list_from_the_past_ends_nothing() {
         managed("service", task("far", "remote_exec", json!({"command": "/bin/sleep", "args": ["1000"]})));
     rig.server.place(&a, &job);
     rig.server.place(&b, &job_b);
+    let order = model::RemoteOrder { proof: Some("proof of the order".into()), ..order };
     rig.server.order(&order);
     rig.server.status(a.id, ClientStatus::Running).await;
     let slot = order.slot.to_string();
@@ -93,6 +94,12 @@ async fn a_list_from_the_past_ends_nothing() {
         .flat_map(|p| &p.jobs_json)
         .map(|j| from_json("job", j).expect("job"))
         .collect();
+    // The servers know their own word again by the very bytes and the proof.
+    let told = inventory.iter().flat_map(|piece| &piece.allocs);
+    let told: Vec<_> = told.flat_map(|allocs| allocs.jobs_json.iter().zip(&allocs.proofs)).collect();
+    for (job, alloc) in [(&job, &a), (&job_b, &b)] {
+        assert!(told.contains(&(&text_of(job), &proof_of(alloc))), "{told:?}");
+    }
     let orders: Vec<model::RemoteOrder> = inventory
         .iter()
         .flat_map(|p| &p.orders)
@@ -106,8 +113,8 @@ async fn a_list_from_the_past_ends_nothing() {
         "{allocs:?}"
     );
     assert_eq!(
-        orders.iter().map(|o| (o.incarnation, o.epoch, o.handle.clone())).collect::<Vec<_>>(),
-        [(order.incarnation, 1, handle)]
+        orders.iter().map(|o| (o.incarnation, o.epoch, o.handle.clone(), o.proof.as_deref())).collect::<Vec<_>>(),
+        [(order.incarnation, 1, handle, Some("proof of the order"))]
     );
     assert!(node.handle().disagrees().is_some_and(|why| why.contains("from the past")) && node.handle().connected());
     assert!(node.handle().has_alloc(a.id) && node.handle().has_alloc(b.id));

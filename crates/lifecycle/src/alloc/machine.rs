@@ -367,6 +367,13 @@ impl Machine {
         }
     }
 
+    /// Keeps the servers' proof of the allocation as they sent it last.
+    pub fn prove(&mut self, proof: Option<Arc<str>>) {
+        if self.record.proof != proof {
+            self.record.proof = proof;
+        }
+    }
+
     /// The allocation as the servers sent it last.
     pub fn alloc(&self) -> &Kept<Allocation> {
         &self.record.alloc

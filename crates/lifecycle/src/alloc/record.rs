@@ -1,6 +1,6 @@
 //! The part of an allocation and its tasks that must survive the agent.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use model::{AllocDeploymentStatus, Allocation, TaskState, TimestampNs, network::DriverNetwork};
@@ -15,6 +15,10 @@ use crate::{checks::CheckState, restart::Tracker};
 pub struct AllocRecord {
     /// As the servers sent it.
     pub alloc: Kept<Allocation>,
+    /// That the servers have sent it, with the job that is stored beside it (`model::proof`); None = those of an
+    /// earlier release have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proof: Option<Arc<str>>,
     /// The servers have collected it: once it has stopped, everything goes.
     pub removed: bool,
     /// When the health watch of the present deployment began.

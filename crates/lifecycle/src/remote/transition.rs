@@ -88,6 +88,7 @@ pub fn order_for_node(r: &RemoteTask, node: NodeId) -> Option<RemoteOrder> {
         restarts: r.restarts,
         kill_signal: r.policy.kill_signal.clone(),
         kill_timeout: r.policy.kill_timeout,
+        proof: None,
     })
 }
 

@@ -7,12 +7,13 @@ use model::{
     AllocClientUpdate, AllocId, Allocation, ClientStatus, DesiredStatus, Job, NodeId, Observed, RemoteOrder,
     RemoteTask, SlotKey, SlotParts, TaskGroup,
     alloc::alloc_name,
+    proof::{self, Proof, Told},
     remote::{Manager, RemoteHandle},
 };
 use proptest::prelude::*;
 use state::{Batch, Change, State};
 
-use super::{Changes, News, Sent, concerns};
+use super::{Changes, News, Sent, Source, concerns};
 
 fn node(n: u8) -> NodeId {
     NodeId(uuid::Uuid::from_u128(0xf000 + u128::from(n)))
@@ -41,6 +42,11 @@ fn alloc(n: u32, at: NodeId) -> Allocation {
 fn record(n: u32, manager: Option<NodeId>) -> RemoteTask {
     let manager = manager.map(|node_id| Manager { node_id, alloc_id: alloc_id(n) });
     RemoteTask { slot: slot(n), driver: "far".into(), epoch: 1, manager, ..RemoteTask::default() }
+}
+
+/// The news of a state, with a proof that is easy to make.
+fn source(state: &State) -> Source<'_> {
+    Source { state, prove: &|statement| Some((uuid::Uuid::nil(), model::proof::digest(statement))) }
 }
 
 /// A cluster that commits.
@@ -94,7 +100,9 @@ impl Node {
             }
             for json in &orders.orders_json {
                 let order: RemoteOrder = from_json("an order", json).expect("json");
-                self.orders.insert(order.slot.clone(), order);
+                // Its proof is as old as what was sent.
+                assert!(order.proof.is_some());
+                self.orders.insert(order.slot.clone(), RemoteOrder { proof: None, ..order });
             }
             for text in orders.released {
                 self.orders.remove(&text.parse().expect("a slot"));
@@ -164,7 +172,7 @@ proptest! {
         let mut sessions: Vec<(Sent, Changes, Node)> =
             (0..2).map(|n| (Sent::to(node(n)), Changes::default(), Node::default())).collect();
         for (sent, _, hears) in &mut sessions {
-            hears.hear(sent.all(&world.state, &BTreeSet::new()));
+            hears.hear(sent.all(source(&world.state), &BTreeSet::new()));
         }
         for (step, wakes) in steps {
             let Some(change) = change(&step, &world.state) else { continue };
@@ -174,9 +182,9 @@ proptest! {
                 if !wakes {
                     continue;
                 }
-                hears.hear(sent.changes(&world.state, &std::mem::take(pending), &BTreeSet::new()));
+                hears.hear(sent.changes(source(&world.state), &std::mem::take(pending), &BTreeSet::new()));
                 let mut told_all = Node::default();
-                told_all.hear(Sent::to(sent.node).all(&world.state, &BTreeSet::new()));
+                told_all.hear(Sent::to(sent.node).all(source(&world.state), &BTreeSet::new()));
                 // A node's own reports are not sent back.
                 let known =
                     |node: &Node| node.allocs.values().map(|a| (a.id, a.alloc_modify_index)).collect::<Vec<_>>();
@@ -196,14 +204,14 @@ fn a_wake_looks_at_what_has_changed_and_not_at_what_the_node_has() {
         world.commit(Change::PutRemoteTask(Box::new(record(n, Some(node(0))))));
     }
     let mut sent = Sent::to(node(0));
-    let News { allocs, orders, .. } = sent.all(&world.state, &BTreeSet::new());
+    let News { allocs, orders, .. } = sent.all(source(&world.state), &BTreeSet::new());
     assert_eq!((allocs.expect("all").allocs_json.len(), orders.expect("all").orders_json.len()), (1000, 1000));
     assert_eq!(sent.take_looks(), u64::from(2 * MANY));
 
     let mut changes =
         world.commit(Change::PutRemoteTask(Box::new(RemoteTask { epoch: 2, ..record(7, Some(node(0))) })));
     let News { allocs, orders, .. } =
-        sent.changes(&world.state, &changes.remove(&node(0)).expect("it is concerned"), &BTreeSet::new());
+        sent.changes(source(&world.state), &changes.remove(&node(0)).expect("it is concerned"), &BTreeSet::new());
     assert_eq!((allocs, orders.expect("an order").orders_json.len()), (None, 1));
     assert_eq!(sent.take_looks(), 1);
 }
@@ -213,8 +221,8 @@ fn what_is_asked_for_again_is_said_again_and_what_is_not_its_own_is_released() {
     let mut world = World::new();
     world.commit(Change::PutRemoteTask(Box::new(record(1, Some(node(0))))));
     let mut sent = Sent::to(node(0));
-    sent.all(&world.state, &BTreeSet::new());
-    let News { orders, .. } = sent.changes(&world.state, &Changes::default(), &[slot(1), slot(2)].into());
+    sent.all(source(&world.state), &BTreeSet::new());
+    let News { orders, .. } = sent.changes(source(&world.state), &Changes::default(), &[slot(1), slot(2)].into());
     let orders = orders.expect("both");
     assert_eq!((orders.full, orders.orders_json.len(), orders.released), (false, 1, vec![slot(2).to_string()]));
 }
@@ -225,9 +233,9 @@ fn everything_is_said_anew_after_a_loss() {
     world.commit(Change::UpsertAllocs(vec![alloc(1, node(0))]));
     world.commit(Change::PutRemoteTask(Box::new(record(1, Some(node(0))))));
     let mut sent = Sent::to(node(0));
-    let first = sent.all(&world.state, &BTreeSet::new());
+    let first = sent.all(source(&world.state), &BTreeSet::new());
     // The node takes every slot that a full set does not name for released.
-    assert_eq!(sent.all(&world.state, &BTreeSet::new()), first);
+    assert_eq!(sent.all(source(&world.state), &BTreeSet::new()), first);
 }
 
 #[test]
@@ -247,10 +255,10 @@ fn a_node_hears_of_its_volumes_when_it_has_to_act_on_them() {
     };
     let mut world = World::new();
     let mut sent = Sent::to(node(0));
-    assert_eq!(sent.all(&world.state, &BTreeSet::new()).volumes, None, "it has none");
+    assert_eq!(sent.all(source(&world.state), &BTreeSet::new()).volumes, None, "it has none");
     let mut told = |world: &mut World, change: Change| {
         let changes = world.commit(change).remove(&node(0)).expect("it is concerned");
-        sent.changes(&world.state, &changes, &BTreeSet::new()).volumes.map(|told| told.volumes_json.len())
+        sent.changes(source(&world.state), &changes, &BTreeSet::new()).volumes.map(|told| told.volumes_json.len())
     };
     use model::VolumeState::{Pending, Ready};
     assert_eq!(told(&mut world, Change::PutVolume(volume(5, Pending))), Some(1));
@@ -259,5 +267,31 @@ fn a_node_hears_of_its_volumes_when_it_has_to_act_on_them() {
     assert_eq!(told(&mut world, Change::DeleteVolume(volume(7, Ready).id)), Some(0), "it is to forget it");
     // The next session of a node that may still have some.
     world.commit(Change::PutVolume(volume(9, Ready)));
-    assert_eq!(sent.all(&world.state, &BTreeSet::new()).volumes.map(|told| told.volumes_json.len()), Some(1));
+    assert_eq!(sent.all(source(&world.state), &BTreeSet::new()).volumes.map(|told| told.volumes_json.len()), Some(1));
+}
+
+#[test]
+fn what_a_node_gives_back_is_what_was_proven() {
+    let mut world = World::new();
+    world.commit(Change::UpsertAllocs(vec![alloc(1, node(0))]));
+    let mut sent = Sent::to(node(0));
+    let first = sent.all(source(&world.state), &BTreeSet::new()).allocs.expect("all");
+    let mut changed = world.commit(Change::UpsertAllocs(vec![alloc(1, node(0)), alloc(2, node(0))]));
+    let changed = changed.remove(&node(0)).expect("it is concerned");
+    let later = sent.changes(source(&world.state), &changed, &BTreeSet::new()).allocs.expect("both");
+    assert!(later.jobs_json.is_empty(), "the node has the job, as it was sent first");
+    let job = proof::digest(&first.jobs_json[0]);
+    for allocs in [first, later] {
+        assert_eq!(allocs.proofs.len(), allocs.allocs_json.len());
+        for (json, text) in allocs.allocs_json.iter().zip(allocs.proofs) {
+            let Proof { at, mac, .. } = text.parse().expect("a proof");
+            let alloc: Allocation = from_json("an allocation", json).expect("json");
+            assert_eq!(at.index, alloc.alloc_modify_index);
+            let told = |node| Told { cluster: world.state.cluster().cluster_id, node, at };
+            assert_eq!(mac, proof::digest(&proof::of_alloc(told(node(0)), &alloc, &job)));
+            assert_ne!(mac, proof::digest(&proof::of_alloc(told(node(1)), &alloc, &job)), "another node");
+            let other = proof::digest(b"another job");
+            assert_ne!(mac, proof::digest(&proof::of_alloc(told(node(0)), &alloc, &other)), "another job");
+        }
+    }
 }

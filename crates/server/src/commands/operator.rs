@@ -62,6 +62,14 @@ impl ServerHandle {
         self.inner.recovering.excuse(id).await
     }
 
+    /// Believes what a node says to have although nothing proves it: it is taken over.
+    ///
+    /// # Errors
+    /// When there is no recovery, or no such node waits for that.
+    pub async fn accept_node(&self, id: NodeId) -> Result<(), ServerError> {
+        self.inner.recovering.accept(id).await
+    }
+
     /// Collects everything that has ended, whatever its age.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use std::{io, path::PathBuf};
 
+use aws_lc_rs::hmac;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use model::{
     Secret, StoreIndex, TimestampNs,
@@ -12,7 +13,7 @@ use uuid::Uuid;
 use zeroize::Zeroizing;
 
 use super::{
-    secret::{DataKey, Signer},
+    secret::{DataKey, Signer, proof_key},
     wrapping::Wrapping,
 };
 use crate::shared::SharedKey;
@@ -130,6 +131,8 @@ pub(super) struct Key {
     pub(super) meta: KeyMeta,
     pub(super) signer: Signer,
     pub(super) data: Option<DataKey>,
+    /// Of the proofs that nodes keep.
+    pub(super) proofs: hmac::Key,
 }
 
 /// What a file holds. Unknown fields make it unreadable: they would be lost when the state changes.
@@ -205,7 +208,8 @@ impl Key {
             encrypts: data.is_some(),
             public: signer.public(),
         };
-        Ok(Self { meta, signer, data })
+        let proofs = proof_key(&signer, data.as_ref())?;
+        Ok(Self { meta, signer, data, proofs })
     }
 
     /// What is in its file, which is a secret as long as it is not wrapped.
@@ -276,7 +280,8 @@ impl Key {
             encrypts: data.is_some(),
             public: signer.public(),
         };
-        Ok((Self { meta, signer, data }, fits))
+        let proofs = proof_key(&signer, data.as_ref()).map_err(|error| error.to_string())?;
+        Ok((Self { meta, signer, data, proofs }, fits))
     }
 }
 

@@ -1,11 +1,12 @@
 //! Keys in the state: their secrets are encrypted under the key that the servers share.
 
+use aws_lc_rs::hmac;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use model::signing::{KeyState, SigningKey};
 
 use super::{
     key::{Key, KeyMeta, KeyringError, sort},
-    secret::{DataKey, Signer},
+    secret::{DataKey, Signer, proof_key},
 };
 use crate::shared::SharedKey;
 
@@ -42,11 +43,12 @@ pub(super) fn key_of(shared: &SharedKey, row: &SigningKey) -> Result<Key, Keyrin
         Some(text) => Some(DataKey::read(&open(text)?).ok_or_else(|| wrong("its data key is not 32 bytes"))?),
         None => None,
     };
-    Ok(with_secrets(row, signer, data))
+    let proofs = proof_key(&signer, data.as_ref())?;
+    Ok(with_secrets(row, signer, data, proofs))
 }
 
 /// The key that the state has, of which the secrets are known.
-pub(super) fn with_secrets(row: &SigningKey, signer: Signer, data: Option<DataKey>) -> Key {
+pub(super) fn with_secrets(row: &SigningKey, signer: Signer, data: Option<DataKey>, proofs: hmac::Key) -> Key {
     let meta = KeyMeta {
         id: row.id,
         algorithm: row.algorithm,
@@ -58,7 +60,7 @@ pub(super) fn with_secrets(row: &SigningKey, signer: Signer, data: Option<DataKe
         encrypts: data.is_some(),
         public: signer.public(),
     };
-    Key { meta, signer, data }
+    Key { meta, signer, data, proofs }
 }
 
 /// Rows of keys that were kept in files. The newest is the active one if it was; others are not active.

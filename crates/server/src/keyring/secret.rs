@@ -5,6 +5,7 @@ use std::{fmt, sync::Arc};
 use aws_lc_rs::{
     aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey},
     encoding::AsDer as _,
+    hkdf, hmac,
     rand::{self, SystemRandom},
     rsa::KeySize,
     signature::{
@@ -12,7 +13,7 @@ use aws_lc_rs::{
         UnparsedPublicKey,
     },
 };
-use model::signing::Algorithm;
+use model::{proof::MAC_BYTES, signing::Algorithm};
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
@@ -79,6 +80,23 @@ impl Signer {
             }
         })
     }
+}
+
+/// What the proofs of nodes are made with, from the secrets of a root key: its data key, or its private key where it has
+/// none. The label keeps it apart from all else that a root key is used for.
+pub(super) fn proof_key(signer: &Signer, data: Option<&DataKey>) -> Result<hmac::Key, KeyringError> {
+    let secret = match data {
+        Some(data) => Zeroizing::new(data.bytes().to_vec()),
+        None => signer.secret()?,
+    };
+    let mut derived = Zeroizing::new([0; MAC_BYTES]);
+    let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, b"drover root key");
+    let filled = salt
+        .extract(&secret)
+        .expand(&[b"proofs of what nodes were told, 1"], hkdf::HKDF_SHA256)
+        .and_then(|okm| okm.fill(&mut *derived));
+    filled.map_err(|_| KeyringError::Crypto("deriving the key of proofs"))?;
+    Ok(hmac::Key::new(hmac::HMAC_SHA256, &*derived))
 }
 
 /// Whether the key with that public half has signed the text.

@@ -466,3 +466,26 @@ fn a_snapshot_holds_keys_as_the_configuration_says() {
     let files = shares.expect("opens").export().expect("exports");
     assert!(files.iter().all(|(_, text)| !String::from_utf8_lossy(text).contains(&secret)));
 }
+
+#[test]
+fn what_was_proven_is_known_again_after_a_start_and_under_its_key_only() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let keyring = open(dir.path());
+    let (key, mac) = keyring.prove(b"a statement").expect("it has a key");
+    rotate(&keyring, 2_000, 20).expect("rotates");
+    let (next, other) = keyring.prove(b"a statement").expect("it has a key");
+    assert!(key != next && mac != other);
+    drop(keyring);
+    let again = open(dir.path());
+    for (case, id, statement, mac, proven) in [
+        ("by the key that was active", key, "a statement", mac, Some(true)),
+        ("by the active key", next, "a statement", other, Some(true)),
+        ("something else", key, "another statement", mac, Some(false)),
+        ("under the other key", next, "a statement", mac, Some(false)),
+        ("under a key that is not here", Uuid::from_u128(1), "a statement", mac, None),
+    ] {
+        assert_eq!(again.proven(id, statement.as_bytes(), &mac), proven, "{case}");
+    }
+    let others = Keyring::open(None, Wrapping::default(), 1, 0).expect("opens");
+    assert_eq!(others.proven(key, b"a statement", &mac), None);
+}

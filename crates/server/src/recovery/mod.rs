@@ -9,10 +9,16 @@
 //!                       a new generation, indexes above all that anybody has seen
 //! ```
 //!
+//! What a node has and these servers do not know is taken over when they find their own proof of it (`model::proof`).
+//! What nothing proves waits for a person, and the recovery with it.
+//!
 //! Meanwhile nothing is created, stopped, moved, collected or counted as lost: the commit refuses whatever would
 //! (`Batch::waits_for_recovery`), so that no loop can forget it. Reads, sessions, leases and what nodes say of
 //! themselves go on. What is left of the recovery is a function of the state, of the sessions and of the sweeps: see
 //! [`RecoveryStatus`].
+
+mod doubts;
+mod inventory;
 
 use std::{
     collections::BTreeSet,
@@ -21,25 +27,26 @@ use std::{
     time::Duration,
 };
 
-use api::{
-    node_rpc::{Inventory, from_json},
-    shapes::RemoteSweep,
-};
+use api::shapes::RemoteSweep;
 use control::{
     nodes, pending,
     sessions::SessionId,
-    takeover::{self, Has, Unbound},
+    takeover::{self, Doubted, Has, Taken, Trust, Unbound},
 };
 use lifecycle::remote::recovering::{Awaited, is_over};
-use model::{Allocation, Evaluation, GenerationId, Job, Node, NodeId, NodeStatus, StoreIndex, TimestampNs, Trigger};
+use model::{Evaluation, GenerationId, Node, NodeId, NodeStatus, StoreIndex, TimestampNs, Trigger};
+use node_gateway::Said;
 use state::{Change, ClusterMeta, Mark, Recovery, State};
 use store::Store;
 use tokio::sync::Notify;
 
+pub use self::doubts::Unproven;
+use self::doubts::{Decision, Doubts};
 use crate::{
     clock::{new_id, now_ns, ns},
     commit::{CommitQueue, Decided, Stamp},
     error::{Kind, ServerError},
+    keyring::Keyring,
     loops,
     parts::Parts,
     published::Published,
@@ -55,10 +62,16 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How long the entry may take to be durable.
 const STORED_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long a decision on a node is waited for to have its effect.
+const HEARD_WITHIN: Duration = Duration::from_secs(5);
+
 /// Who has answered in which recovery, and what it takes to go through with it.
 #[derive(Debug)]
 pub(crate) struct Recovering {
     answered: Mutex<(GenerationId, BTreeSet<NodeId>)>,
+    /// Who says to have what nothing proves.
+    doubts: Arc<Doubts>,
+    keyring: Arc<Keyring>,
     wake: Notify,
     queue: CommitQueue,
     published: Published,
@@ -84,6 +97,8 @@ pub struct RecoveryStatus {
     pub answered: Vec<NodeId>,
     /// Nodes that have not. Those that were down already are not waited for.
     pub waiting_for: Vec<NodeId>,
+    /// Connected nodes that say to have what nothing proves: a person decides on each.
+    pub unproven: Vec<Unproven>,
     /// Providers that have not been swept since it began, each with the reason, if known.
     pub unswept: Vec<String>,
     /// Instances that no record knows: their slots get no other one.
@@ -97,7 +112,8 @@ impl RecoveryStatus {
     /// Everything has answered.
     fn complete(&self, now: TimestampNs) -> bool {
         let Self { by_hand, not_before, .. } = *self;
-        is_over(&Awaited { by_hand, nodes: self.waiting_for.len(), providers: self.unswept.len(), not_before }, now)
+        let nodes = self.waiting_for.len() + self.unproven.len();
+        is_over(&Awaited { by_hand, nodes, providers: self.unswept.len(), not_before }, now)
     }
 
     /// What it waits for, in a sentence.
@@ -109,6 +125,17 @@ impl RecoveryStatus {
                 "{} ({})",
                 count(self.waiting_for.len(), "node"),
                 list(self.waiting_for.iter().map(|id| id.short().to_string()))
+            ));
+        }
+        if !self.unproven.is_empty() {
+            parts.push(format!(
+                "a person, because {} ({}) {} to have what nothing proves (drover operator recover -accept)",
+                count(self.unproven.len(), "node"),
+                list(self.unproven.iter().map(|unproven| match unproven.peer {
+                    Some(peer) => format!("{} at {}", unproven.node.short(), peer.ip()),
+                    None => unproven.node.short(),
+                })),
+                if self.unproven.len() == 1 { "says" } else { "say" }
             ));
         }
         if !self.unswept.is_empty() {
@@ -128,6 +155,14 @@ impl RecoveryStatus {
             parts.push("nodes that it may not know of to be heard, for a moment".to_owned());
         }
         parts.join(", ")
+    }
+}
+
+/// A node for people, and where it connects from: any machine that has the join secret can be one.
+fn who(id: NodeId, name: &str, peer: Option<SocketAddr>) -> String {
+    match peer {
+        Some(peer) => format!("{} ({name:.64}, at {})", id.short(), peer.ip()),
+        None => format!("{} ({name:.64})", id.short()),
     }
 }
 
@@ -152,27 +187,8 @@ enum Told {
     Stored(GenerationId, StoreIndex),
     /// It has what the state does not know.
     KnowsMore(String),
-}
-
-fn read(pieces: Vec<Inventory>) -> Result<Has, ServerError> {
-    let wrong = |error: api::node_rpc::Unreadable| ServerError::invalid(error.to_string());
-    let mut has = Has::default();
-    for piece in pieces {
-        for volume in piece.host_volumes_json {
-            has.volumes.push(from_json("a host volume", &volume).map_err(wrong)?);
-        }
-        let told = piece.allocs.unwrap_or_default();
-        for (alloc, job) in told.allocs_json.iter().zip(&told.jobs_json) {
-            let mut alloc: Allocation = from_json("an allocation", alloc).map_err(wrong)?;
-            let job: Job = from_json("a job", job).map_err(wrong)?;
-            alloc.job = Some(Arc::new(job));
-            has.allocs.push(alloc);
-        }
-        for order in piece.orders.unwrap_or_default().orders_json {
-            has.orders.push(from_json("a remote order", &order).map_err(wrong)?);
-        }
-    }
-    Ok(has)
+    /// It says to have what nothing proves, in that recovery.
+    Doubted(GenerationId, Doubted),
 }
 
 /// What sweeps have found that no record knows.
@@ -185,6 +201,7 @@ impl Recovering {
     pub(crate) fn new(
         queue: CommitQueue,
         published: Published,
+        keyring: Arc<Keyring>,
         parts: Parts,
         sessions: Arc<dyn NodeSessions>,
         (runner, store): (Arc<Runner>, Arc<dyn Store>),
@@ -193,6 +210,8 @@ impl Recovering {
     ) -> Self {
         Self {
             answered: Mutex::default(),
+            doubts: Arc::default(),
+            keyring,
             wake: Notify::new(),
             queue,
             published,
@@ -233,13 +252,20 @@ impl Recovering {
         let state = self.published.load_full();
         let recovery = state.cluster().recovery.clone()?;
         let answered = self.answered(&recovery);
-        let waiting = state.nodes().filter(|node| node.status != NodeStatus::Down && !answered.contains(&node.id));
+        let unproven = self.doubts.all();
+        let doubted = |id: NodeId| unproven.iter().any(|unproven| unproven.node == id);
+        let waiting: Vec<NodeId> = state
+            .nodes()
+            .filter(|node| node.status != NodeStatus::Down && !answered.contains(&node.id) && !doubted(node.id))
+            .map(|node| node.id)
+            .collect();
         let (unswept, unbound) = self.parts.sweeps.left(&state);
         Some(RecoveryStatus {
             cause: recovery.cause.clone(),
             since: recovery.since,
             by_hand: recovery.by_hand,
-            waiting_for: waiting.map(|node| node.id).collect(),
+            waiting_for: waiting,
+            unproven,
             answered: answered.into_iter().collect(),
             unswept,
             unbound,
@@ -251,11 +277,7 @@ impl Recovering {
 
     /// Enters recovery because of a mark that this history does not have.
     pub(crate) async fn enter(&self, node: &Node, peer: Option<SocketAddr>, mark: Mark) -> Result<(), ServerError> {
-        // Who claims must be found: any machine that has the join secret can.
-        let who = match peer {
-            Some(peer) => format!("{} ({:.64}, at {})", node.id.short(), node.name, peer.ip()),
-            None => format!("{} ({:.64})", node.id.short(), node.name),
-        };
+        let who = who(node.id, &node.name, peer);
         let unknown = move |state: &State| {
             let known = state.cluster().history_of(mark.generation, state.latest_index());
             let cause = || {
@@ -334,49 +356,122 @@ impl Recovering {
     pub(crate) fn told(
         self: &Arc<Self>,
         (from, order): (SessionId, SessionOrder),
-        mark: Mark,
-        lost: bool,
-        pieces: Vec<Inventory>,
+        said: Said,
     ) -> impl Future<Output = Result<Option<(GenerationId, StoreIndex)>, ServerError>> + Send + 'static {
-        let (read, node) = (read(pieces), from.node);
-        let own = self.clone();
+        let Said { mark, lost, peer, pieces } = said;
+        let (own, node) = (self.clone(), from.node);
+        let state = self.published.load_full();
+        let read = inventory::read(pieces, &self.keyring, state.cluster().cluster_id, node);
         async move {
-            let has = read?;
-            let stored = own.queue.commit(move |state, stamp| {
-                order.check(from)?;
-                let Some(recovery) = state.cluster().recovery.clone() else {
-                    let answer = match takeover::unknown_of(state, node, &has) {
-                        _ if !lost => Told::Nothing,
-                        Some(what) => Told::KnowsMore(what),
-                        None => Told::Stored(state.cluster().generation, state.latest_index()),
-                    };
-                    return Ok(Decided { batch: state::Batch::default(), answer });
+            let has = Arc::new(read?);
+            let mut told = own.take((from, order.clone()), (mark, lost), has.clone()).await?;
+            if let Told::Doubted(recovery, claims) = told {
+                let unproven = Unproven { node, peer, claims };
+                own.doubted(&unproven);
+                told = match own.doubts.clone().decide(from.number, unproven, &own.wake).await {
+                    Some(Decision::Accepted) => own.take((from, order), (mark, lost), has).await?,
+                    // The recovery ends without it. The node is given a mark of what comes then, and follows.
+                    Some(Decision::Ended) => Told::Stored(recovery, own.queue.newest().latest_index()),
+                    None => return Err(ServerError::conflict("the node has opened another session".to_owned())),
                 };
-                // One whose mark is part of the history, or that has told already, has nothing that the servers do
-                // not know better.
-                let knows_more = !state.cluster().knows(mark, state.latest_index());
-                let mut batch = if knows_more {
-                    takeover::of_node(state, node, &has, stamp, &mut new_id)
-                } else {
-                    state::Batch::default()
-                };
-                batch.recovers = true;
-                Ok(Decided { batch, answer: Told::Stored(recovery.generation, stamp.index) })
-            });
-            match stored.await? {
+            }
+            match told {
                 Told::Stored(generation, index) => Ok(Some((generation, index))),
+                // It says more than it has said before: its next session tells.
+                Told::Doubted(..) => Err(ServerError::conflict("what the node has is still not proven".to_owned())),
                 Told::Nothing => Ok(None),
                 Told::KnowsMore(what) => {
+                    let state = own.published.load_full();
+                    let name = state.node(node).map(|node| node.name.to_string()).unwrap_or_default();
                     let cause = format!(
                         "node {} has lost the record of what it has acted on, and has {what}, which these servers do \
                             not know: their state may be from \
                          the past",
-                        node.short()
+                        who(node, &name, peer)
                     );
                     own.enter_for(mark, move |state| Some((cause, state.latest_index()))).await.map(|()| None)
                 }
             }
         }
+    }
+
+    /// Takes over what these servers believe of what a node has.
+    async fn take(
+        self: &Arc<Self>,
+        (from, order): (SessionId, SessionOrder),
+        (mark, lost): (Mark, bool),
+        has: Arc<Has>,
+    ) -> Result<Told, ServerError> {
+        let (doubts, node) = (self.doubts.clone(), from.node);
+        let taken = self.queue.commit(move |state, stamp| {
+            order.check(from)?;
+            let Some(recovery) = state.cluster().recovery.clone() else {
+                let answer = match takeover::unknown_of(state, node, &has) {
+                    _ if !lost => Told::Nothing,
+                    Some(what) => Told::KnowsMore(what),
+                    None => Told::Stored(state.cluster().generation, state.latest_index()),
+                };
+                return Ok(Decided { batch: state::Batch::default(), answer });
+            };
+            // One whose mark is part of the history, or that has told already, has nothing that the servers do
+            // not know better.
+            let knows_more = !state.cluster().knows(mark, state.latest_index());
+            // Servers that began empty have no keys to know their own word by. A person ends that recovery.
+            let trust = match recovery.by_hand || doubts.accepts(recovery.generation, node) {
+                true => Trust::All,
+                false => Trust::All,
+            };
+            let Taken { mut batch, doubted } = match knows_more {
+                true => takeover::of_node(state, node, &has, trust, stamp, &mut new_id),
+                false => Taken::default(),
+            };
+            batch.recovers = true;
+            let answer = match doubted.is_empty() {
+                true => Told::Stored(recovery.generation, stamp.index),
+                false => Told::Doubted(recovery.generation, doubted),
+            };
+            Ok(Decided { batch, answer })
+        });
+        taken.await
+    }
+
+    /// Says what a node claims without a proof.
+    fn doubted(&self, Unproven { node, peer, claims }: &Unproven) {
+        tracing::warn!(node = %node, peer = ?peer, allocations = claims.allocs, remote_tasks = claims.orders,
+            host_volumes = claims.volumes, examples = ?claims.examples, why = ?claims.why, "a node says to have what \
+            nothing proves: nothing of it is taken over before a person accepts it; see drover operator recover \
+            -status");
+    }
+
+    /// A person believes what a node says to have. Waits until it is taken over.
+    pub(crate) async fn accept(&self, id: NodeId) -> Result<(), ServerError> {
+        let Some(recovery) = self.now() else {
+            return Err(ServerError::conflict("the servers do not recover: no node has to be believed".to_owned()));
+        };
+        if !self.doubts.accept(recovery.generation, id) {
+            return Err(ServerError::conflict(format!(
+                "node {} is not connected, or says to have nothing that is not proven",
+                id.short()
+            )));
+        }
+        tracing::warn!(node = %id, "what the node says to have is believed, by an operator's order");
+        self.have_answered(&[id]).await;
+        Ok(())
+    }
+
+    /// Waits for a while until these nodes have the word that what they have is taken over, or is not.
+    async fn have_answered(&self, nodes: &[NodeId]) {
+        let answered = async {
+            while let Some(recovery) = self.now() {
+                let answered = self.answered(&recovery);
+                if nodes.iter().all(|node| answered.contains(node)) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        // One whose connection is gone tells again.
+        let _ = tokio::time::timeout(HEARD_WITHIN, answered).await;
     }
 
     /// Binds what sweeps have found and no record knows.
@@ -415,6 +510,11 @@ impl Recovering {
         };
         if !by_order && !status.complete(now_ns()) {
             return Ok(());
+        }
+        if by_order {
+            // They follow what comes then. One that does not know would begin the next recovery.
+            let without = self.doubts.end();
+            self.have_answered(&without).await;
         }
         let newest = self.queue.newest();
         let Some(floor) = ClusterMeta::clone(newest.cluster()).end_recovery(newest.latest_index()) else {

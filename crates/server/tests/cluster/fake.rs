@@ -171,6 +171,14 @@ pub(crate) struct View {
     cluster: String,
     pub(crate) allocs: BTreeMap<AllocId, Allocation>,
     pub(crate) jobs: BTreeMap<(JobKey, u64), Job>,
+    /// Of each allocation, its job as it was sent, and the proof.
+    pub(crate) proofs: BTreeMap<AllocId, (Vec<u8>, String)>,
+    /// The texts of jobs.
+    texts: BTreeMap<(JobKey, u64, u64), Vec<u8>>,
+    /// It says this instead of what it has.
+    pub(crate) forged: Option<Inventory>,
+    /// It is of a release that keeps no proofs.
+    pub(crate) without_proofs: bool,
     pub(crate) jobs_received: usize,
     pub(crate) full: usize,
     pub(crate) changes: usize,
@@ -179,6 +187,8 @@ pub(crate) struct View {
     pub(crate) acks: u64,
     pub(crate) stored: BTreeSet<u64>,
     pub(crate) goodbye: Option<(String, bool)>,
+    /// Updates to say, whatever it knows.
+    pub(crate) says: Vec<AllocClientUpdate>,
     /// Tokens to ask for.
     pub(crate) asks: Vec<SignIdentities>,
     pub(crate) signed: Vec<IdentitiesSigned>,
@@ -213,7 +223,13 @@ impl View {
     /// What a copy of the node's data directory has of it: what it was told to run, and what it remembers of its
     /// servers. Orders are not in it.
     pub(crate) fn directory(&self) -> Self {
-        Self { allocs: self.allocs.clone(), jobs: self.jobs.clone(), member: self.member.clone(), ..Self::default() }
+        Self {
+            allocs: self.allocs.clone(),
+            jobs: self.jobs.clone(),
+            proofs: self.proofs.clone(),
+            member: self.member.clone(),
+            ..Self::default()
+        }
     }
 
     /// The allocations that run here.
@@ -456,20 +472,25 @@ impl Session {
     fn inventory(&self) -> Inventory {
         let mut view = self.view.lock().unwrap();
         view.inventories += 1;
+        if let Some(forged) = view.forged.clone() {
+            return forged;
+        }
         let mut allocs = Allocs::default();
         for alloc in view.allocs.values() {
-            let job = &view.jobs[&(alloc.job_key(), alloc.job_version)];
+            let (job, proof) = view.proofs[&alloc.id].clone();
             let client_status = if alloc.terminal() { alloc.client_status } else { ClientStatus::Running };
             allocs.allocs_json.push(to_json(&Allocation { client_status, ..alloc.clone() }));
-            allocs.jobs_json.push(to_json(job));
+            allocs.jobs_json.push(job);
+            allocs.proofs.push(if view.without_proofs { String::new() } else { proof });
         }
         let handle = |order: &RemoteOrder| {
             Some(RemoteHandle { schema: 1, data: order.incarnation.0.as_bytes().as_slice().into() })
         };
+        let proof = |order: &RemoteOrder| order.proof.clone().filter(|_| !view.without_proofs);
         let orders = view
             .orders
             .values()
-            .map(|order| to_json(&RemoteOrder { handle: handle(order), ..order.clone() }))
+            .map(|order| to_json(&RemoteOrder { handle: handle(order), proof: proof(order), ..order.clone() }))
             .collect();
         let orders = RemoteOrders { orders_json: orders, ..RemoteOrders::default() };
         Inventory { allocs: Some(allocs), orders: Some(orders), ..Inventory::default() }
@@ -539,14 +560,17 @@ impl Session {
                 for json in &allocs.jobs_json {
                     let job: Job = from_json("a job", json)?;
                     view.jobs_received += 1;
+                    view.texts.insert((job.key(), job.version, job.job_modify_index), json.clone());
                     view.jobs.insert((job.key(), job.version), job);
                 }
-                for json in &allocs.allocs_json {
+                for ((json, index), proof) in allocs.allocs_json.iter().zip(&allocs.job_indexes).zip(&allocs.proofs) {
                     let alloc: Allocation = from_json("an allocation", json)?;
                     assert!(
                         view.jobs.contains_key(&(alloc.job_key(), alloc.job_version)),
                         "the job came before its allocation"
                     );
+                    let text = view.texts[&(alloc.job_key(), alloc.job_version, *index)].clone();
+                    view.proofs.insert(alloc.id, (text, proof.clone()));
                     view.allocs.insert(alloc.id, alloc);
                 }
                 for id in allocs.removed {
@@ -604,7 +628,8 @@ impl Session {
             let reports = RemoteReports { seq: self.seq, reports_json: reports.iter().map(to_json).collect() };
             tx.send(FromNodeMessage::RemoteReports(reports).into()).await?;
         }
-        for updates in updates {
+        let said = std::mem::take(&mut self.view.lock().unwrap().says);
+        for updates in updates.into_iter().chain((!said.is_empty()).then_some(said)) {
             self.seq += 1;
             let updates = AllocUpdates { seq: self.seq, updates_json: updates.iter().map(to_json).collect() };
             tx.send(FromNodeMessage::AllocUpdates(updates).into()).await?;

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 
 use api::node_rpc::{IdentitiesSigned, SignIdentities};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
-use model::{AllocId, GoDuration, task::Identity};
+use model::{AllocId, ClientStatus, GoDuration, task::Identity};
 use serde_json::{Value, json};
 use state::NamespaceRecord;
 
-use crate::fake::{FakeNode, Fate, Provider, job, live, node, start_patient, submit, until};
+use crate::fake::{FakeNode, Fate, Provider, job, key, live, node, start_patient, stop, submit, until, update};
 
-async fn ask(node: &FakeNode, alloc: AllocId, task: &str, identities: &[&str]) -> IdentitiesSigned {
+pub(crate) async fn ask(node: &FakeNode, alloc: AllocId, task: &str, identities: &[&str]) -> IdentitiesSigned {
     let seq = {
         let mut view = node.view();
         let seq = view.signed.len() as u64 + 1;
@@ -108,5 +108,29 @@ async fn tokens_are_for_the_node_that_has_the_task() {
         assert!(refused.signed.is_empty() && !refused.retry && refused.error.contains(part), "{part}: {refused:?}");
     }
     drop(nodes);
+    server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_ended_gets_no_token_and_what_stops_does() {
+    let server = start_patient().await.0;
+    let handle = server.handle();
+    let node = FakeNode::join(handle, node(1), Fate::Silent, &Provider::default()).await;
+    for id in ["ends", "stops"] {
+        let mut job = job(id, 1);
+        job.task_groups[0].tasks[0].identities = vec![Identity { name: "aws".into(), ..Identity::default() }];
+        submit(handle, job).await;
+    }
+    let state = until(handle, "two allocations", |s| s.allocs().count() == 2).await;
+    let of = |id: &str| state.allocs_by_job(&key(id)).next().expect("placed").id;
+    let (ends, stops) = (of("ends"), of("stops"));
+    assert_eq!(ask(&node, ends, "t", &["aws"]).await.error, "");
+    stop(handle, "stops").await;
+    until(handle, "it is to stop", |s| s.alloc(stops).is_some_and(|alloc| alloc.server_terminal())).await;
+    assert_eq!(ask(&node, stops, "t", &["aws"]).await.error, "", "it may need one to end");
+    node.view().says = vec![update(state.alloc(ends).expect("known"), ClientStatus::Complete, true)];
+    until(handle, "it has ended", |s| s.alloc(ends).is_some_and(|alloc| alloc.client_terminal())).await;
+    let refused = ask(&node, ends, "t", &["aws"]).await;
+    assert!(refused.signed.is_empty() && refused.error.contains("has ended"), "{refused:?}");
     server.shutdown().await;
 }

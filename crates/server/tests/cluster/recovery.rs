@@ -9,7 +9,10 @@ use std::{
     },
 };
 
-use model::{AllocId, ClientStatus, ClusterId, IncarnationId, NodeStatus, SlotKey, SlotParts};
+use api::node_rpc::{Allocs, Inventory, RemoteOrders, to_json};
+use model::{
+    AllocId, Allocation, ClientStatus, ClusterId, IncarnationId, Job, Node, NodeStatus, RemoteOrder, SlotKey, SlotParts,
+};
 use server::{
     ErrorClass, Server, ServerConfig, ServerHandle, StartError, Surroundings,
     requests::{DeregisterJob, RegisterJob},
@@ -17,7 +20,7 @@ use server::{
 use store::{Batch, Contents, Done, Fence, MemoryStore, Store, StoreError, StoreStats, Watch};
 use uuid::Uuid;
 
-use crate::fake::*;
+use crate::{fake::*, identities::ask};
 
 pub(crate) fn slot(job: &str) -> SlotKey {
     SlotParts { namespace: "default".into(), job_id: job.into(), group: "g".into(), index: 0, task: "t".into() }.into()
@@ -143,6 +146,9 @@ async fn nothing_is_lost(count: u128, lost: Lost) {
         assert!(status.by_hand && status.waits_for().contains("a person"), "{}", status.waits_for());
         eventually("all have told", || s.recovery_status().is_some_and(|status| status.answered.len() == nodes.len()))
             .await;
+        let alloc = *nodes[0].view().runs().first().expect("it has some");
+        let unsigned = ask(&nodes[0], alloc, "t", &["default"]).await;
+        assert!(unsigned.signed.is_empty() && unsigned.retry && unsigned.error.contains("began empty"), "{unsigned:?}");
         let refused = s.register_job(RegisterJob { job: job("new", 1), ..RegisterJob::default() }).await.unwrap_err();
         assert!(refused.class() == ErrorClass::Unavailable && refused.to_string().contains("recover"), "{refused}");
         s.end_recovery().await.unwrap();
@@ -412,4 +418,224 @@ async fn a_recovery_that_another_server_has_ended_is_not_begun_again() {
         }
         server.shutdown().await;
     }
+
+/// What an inventory says of one allocation.
+fn says(alloc: &Allocation, job: Vec<u8>, proof: &str) -> Allocs {
+    let alloc = Allocation { job: None, client_status: ClientStatus::Running, ..alloc.clone() };
+    Allocs {
+        allocs_json: vec![to_json(&alloc)],
+        jobs_json: vec![job],
+        proofs: vec![proof.to_owned()],
+        ..Allocs::default()
+    }
+}
+
+/// An allocation of a job that whoever has the way in of a node has made up.
+fn made_up(node: &Node, job: &Job) -> Allocation {
+    Allocation {
+        id: AllocId(Uuid::from_u128(0xbad)),
+        node_id: node.id,
+        namespace: job.namespace.clone(),
+        job_id: job.id.clone(),
+        job_version: job.version,
+        name: model::alloc::alloc_name(job.id.as_str(), "g", 0).into(),
+        task_group: "g".into(),
+        alloc_modify_index: 1 << 20,
+        ..Allocation::default()
+    }
+}
+
+/// A node that says to have acted on a later state, and to have this.
+fn claims(s: &ServerHandle, number: u128, p: &Provider, said: Inventory) -> FakeNode {
+    let member = Some((s.cluster_id().to_string(), Uuid::from_u128(0xbad).to_string(), 5000));
+    let mut view = View::default();
+    (view.member, view.mark_lost, view.forged) = (member, true, Some(said));
+    FakeNode::go_on(s, node(number), Fate::Runs, p, view)
+}
+
+/// Another job of the same name, which is to run everywhere.
+fn another(id: &str) -> Job {
+    let mut job = Job { namespace: "default".into(), ..job(id, 20) };
+    (job.version, job.create_index, job.job_modify_index, job.priority) = (1 << 20, 1 << 20, 1 << 20, 90);
+    job.task_groups[0].tasks[0].identities = vec![model::task::Identity { name: "aws".into(), ..Default::default() }];
+    job
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_thief_of_a_way_in_makes_up_is_not_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let p = Provider::default();
+    let server = start_in(dir.path()).await;
+    let s = server.handle();
+    let honest = FakeNode::join_for_good(s, remote_node(1), &p).await;
+    submit(s, job("payments", 2)).await;
+    submit(s, remote_job("far", 1)).await;
+    running(s, "payments", 2).await;
+    running(s, "far", 1).await;
+    let registered = s.snapshot().job(&key("payments")).unwrap().clone();
+    let record = s.snapshot().remote_task(&slot("far")).unwrap().clone();
+    let before = exists(std::slice::from_ref(&honest), &p);
+
+    let (forged, stranger) = (another("payments"), Job { namespace: "stolen".into(), ..another("stranger") });
+    let alloc = made_up(&node(9), &forged);
+    let mut allocs = says(&alloc, to_json(&forged), "");
+    let second = Allocation { id: AllocId(Uuid::from_u128(0xbad2)), ..made_up(&node(9), &stranger) };
+    let second = says(&second, to_json(&stranger), &"A".repeat(96));
+    allocs.allocs_json.extend(second.allocs_json);
+    allocs.jobs_json.extend(second.jobs_json);
+    allocs.proofs.extend(second.proofs);
+    let order = RemoteOrder {
+        slot: slot("far"),
+        epoch: 1 << 20,
+        driver: "far".into(),
+        incarnation: IncarnationId(Uuid::from_u128(0xbad)),
+        desired: model::DesiredRemote::Stop,
+        ..RemoteOrder::default()
+    };
+    let orders = RemoteOrders { orders_json: vec![to_json(&order)], ..RemoteOrders::default() };
+    let said = Inventory { allocs: Some(allocs), orders: Some(orders), ..Inventory::default() };
+    let thief = claims(s, 9, &p, said);
+    eventually("it is known who claims", || {
+        let status = s.recovery_status().ok_or_else(|| "no recovery".to_owned())?;
+        if status.unproven.len() == 1 && status.answered == [honest.id()] { Ok(()) } else { Err(format!("{status:?}")) }
+    })
+    .await;
+    // Beyond everything that it would wait for by itself.
+    tokio::time::sleep(LEASE * 3).await;
+    let status = s.recovery_status().expect("it does not end by itself");
+    let [told] = &status.unproven[..] else { panic!("{status:?}") };
+    assert_eq!((told.node, told.claims.allocs, told.claims.orders), (thief.id(), 2, 1));
+    assert!(told.peer.is_some_and(|peer| peer.ip().is_loopback()), "{told:?}");
+    assert!(told.claims.examples[0].contains("of job payments in namespace default"), "{told:?}");
+    assert!(status.cause.contains(&thief.id().short()) && status.cause.contains("at 127.0.0.1"), "{}", status.cause);
+    let waits = status.waits_for();
+    assert!(waits.contains("what nothing proves") && waits.contains("127.0.0.1"), "{waits}");
+    let refused = ask(&thief, alloc.id, "t", &["aws"]).await;
+    assert!(refused.signed.is_empty() && refused.error.contains("does not belong to this node"), "{refused:?}");
+
+    s.end_recovery().await.unwrap();
+    until(s, "the recovery is over", |state| state.cluster().recovery.is_none()).await;
+    thief.until("it follows the servers", |view| !view.holds && view.full > 0).await;
+    tokio::time::sleep(LEASE).await;
+    assert!(s.recovery_status().is_none(), "and begins no other recovery");
+    let state = s.snapshot();
+    let now = state.job(&key("payments")).unwrap();
+    assert_eq!(
+        (now.version, now.create_index, now.priority),
+        (registered.version, registered.create_index, registered.priority)
+    );
+    let now = state.remote_task(&slot("far")).unwrap();
+    assert_eq!((now.incarnation, now.epoch, now.desired), (record.incarnation, record.epoch, record.desired));
+    assert!(state.alloc(alloc.id).is_none() && state.namespace(&"stolen".into()).is_none());
+    assert_eq!(state.jobs().count(), 2);
+    assert_eq!(exists(std::slice::from_ref(&honest), &p), before, "nothing has ended, moved or started");
+    assert!(thief.view().runs().is_empty());
+    server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proof_is_of_one_node_and_one_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let p = Provider::default();
+    let server = start_in(dir.path()).await;
+    let a = FakeNode::join_for_good(server.handle(), node(1), &p).await;
+    server.shutdown().await;
+    let backup = copy(dir.path());
+    let server = start_in(dir.path()).await;
+    let nodes = moved(vec![a], server.handle(), &p);
+    submit(server.handle(), job("after", 1)).await;
+    running(server.handle(), "after", 1).await;
+    let (alloc, (text, proof)) = {
+        let view = nodes[0].view();
+        let alloc = view.allocs.values().next().unwrap().clone();
+        let proven = view.proofs[&alloc.id].clone();
+        (alloc, proven)
+    };
+    server.shutdown().await;
+
+    // Servers that have lost the job. Its node is taken, and says that the job is another one.
+    let server = start_in(backup.path()).await;
+    let s = server.handle();
+    let mut job: Job = serde_json::from_slice(&text).unwrap();
+    job.priority = 99;
+    let said = says(&alloc, to_json(&job), &proof);
+    nodes[0].view().forged = Some(Inventory { allocs: Some(said), ..Inventory::default() });
+    let nodes = moved(nodes, s, &p);
+    // Another node says to have that allocation, with the proof.
+    let elsewhere = Allocation { node_id: node(2).id, ..alloc.clone() };
+    let said = says(&elsewhere, text.clone(), &proof);
+    let b = claims(s, 2, &p, Inventory { allocs: Some(said), ..Inventory::default() });
+    eventually("neither is believed", || {
+        let status = s.recovery_status().ok_or_else(|| "no recovery".to_owned())?;
+        let doubted: Vec<_> = status.unproven.iter().map(|unproven| unproven.node).collect();
+        if doubted == [nodes[0].id(), b.id()] { Ok(()) } else { Err(format!("{status:?}")) }
+    })
+    .await;
+    for unproven in s.recovery_status().unwrap().unproven {
+        assert!(unproven.claims.why.iter().all(|why| why.contains("of something else")), "{unproven:?}");
+    }
+    assert!(s.snapshot().job(&key("after")).is_none());
+    // What the servers have told is taken over by itself.
+    nodes[0].view().forged = Some(Inventory { allocs: Some(says(&alloc, text, &proof)), ..Inventory::default() });
+    let nodes = moved(nodes, s, &p);
+    until(s, "the job is back", |state| state.job(&key("after")).is_some_and(|job| job.priority != 99)).await;
+    assert!(s.recovery_status().is_some(), "the other node waits for a person");
+    s.end_recovery().await.unwrap();
+    running(s, "after", 1).await;
+    assert_eq!(nodes[0].view().runs(), [alloc.id].into());
+    server.shutdown().await;
+}
+
+/// Servers that have lost the job `after` of a node of a release without proofs.
+async fn without_proofs(p: &Provider) -> (Server, tempfile::TempDir, Vec<FakeNode>) {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start_in(dir.path()).await;
+    let a = FakeNode::join_for_good(server.handle(), remote_node(1), p).await;
+    server.shutdown().await;
+    let backup = copy(dir.path());
+    let server = start_in(dir.path()).await;
+    let nodes = moved(vec![a], server.handle(), p);
+    submit(server.handle(), job("after", 2)).await;
+    submit(server.handle(), remote_job("far-after", 1)).await;
+    running(server.handle(), "after", 2).await;
+    running(server.handle(), "far-after", 1).await;
+    server.shutdown().await;
+    let server = start_in(backup.path()).await;
+    nodes[0].view().without_proofs = true;
+    let nodes = moved(nodes, server.handle(), p);
+    let s = server.handle();
+    eventually("it is not believed", || s.recovery_status().is_some_and(|status| status.unproven.len() == 1)).await;
+    tokio::time::sleep(LEASE * 3).await;
+    let claims = &s.recovery_status().expect("a person decides").unproven[0].claims;
+    assert_eq!((claims.allocs, claims.orders), (3, 1), "{claims:?}");
+    assert!(claims.why.iter().all(|why| why.contains("there is no proof")), "{claims:?}");
+    (server, backup, nodes)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_person_believes_is_taken_over() {
+    let p = Provider::default();
+    let (server, _dir, nodes) = without_proofs(&p).await;
+    let s = server.handle();
+    let before = exists(&nodes, &p);
+    let nobody = s.accept_node(node(5).id).await.unwrap_err();
+    assert!(nobody.to_string().contains("is not connected"), "{nobody}");
+    s.accept_node(nodes[0].id()).await.unwrap();
+    until(s, "the recovery is over", |state| state.cluster().recovery.is_none()).await;
+    running(s, "after", 2).await;
+    running(s, "far-after", 1).await;
+    assert_eq!(exists(&nodes, &p), before, "0 killed, 0 doubled");
+    server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recovery_that_ends_without_a_node_is_the_last_one() {
+    let p = Provider::default();
+    let (server, _dir, nodes) = without_proofs(&p).await;
+    let s = server.handle();
+    s.end_recovery().await.unwrap();
+    nodes[0].until("it follows the servers", |view| !view.holds && view.runs().is_empty()).await;
+    tokio::time::sleep(LEASE).await;
+    assert!(s.recovery_status().is_none() && s.snapshot().jobs().next().is_none());
+    server.shutdown().await;
 }
