@@ -171,6 +171,25 @@ impl Access {
         self.standing == Standing::Management
     }
 
+    /// May do nothing but what is open to all: nobody is known, and no policy gives anything.
+    pub fn is_powerless(&self) -> bool {
+        let none = |leveled: &Leveled| matches!(leveled.level, None | Some(Level::Deny));
+        self.standing == Standing::Anonymous
+            && self.identity.is_none()
+            && self.node_id.is_none()
+            && self.namespaces.all().all(|(_, granted)| granted.denies())
+            && self.variables.all().all(|(_, granted)| granted.denies())
+            && self.node_pools.all().all(|(_, granted)| granted.denies())
+            && self.host_volumes.all().all(|(_, granted)| granted.denies())
+            && [&self.agent, &self.node, &self.operator, &self.quota, &self.plugin].into_iter().all(none)
+            && self.operator_capabilities.by.is_empty()
+    }
+
+    /// The node whose identity is shown: its id.
+    pub fn node(&self) -> Option<&str> {
+        self.node_id.as_deref()
+    }
+
     /// The task behind it.
     pub fn identity(&self) -> Option<&Identity> {
         self.identity.as_ref()

@@ -168,10 +168,10 @@ macro_rules! endpoints {
     "/v1/node/:id/allocations" (id) Get (node Read) [node_allocations -> Vec<Allocation> = nodes::allocations,
         "Lists the allocations of a node."];
     "/v1/node/:id/drain" (id)
-        Put (node Write)
+        Put (own_drain)
             [node_drain (NodeDrainRequest) -> NodeUpdateResponse = nodes::drain, "Begins or ends the drain of a node."];
     "/v1/node/:id/eligibility" (id)
-        Put (node Write) [node_eligibility (NodeEligibilityRequest) -> NodeUpdateResponse
+        Put (own_drain) [node_eligibility (NodeEligibilityRequest) -> NodeUpdateResponse
             = nodes::eligibility, "Makes a node eligible for scheduling, or not."];
     "/v1/node/:id/preview" (id)
         Get (node Read) [node_preview -> NodePreview = nodes::preview, "Shows what a drain or the loss of a node would \

@@ -85,6 +85,12 @@ impl Query {
         self.0.iter().filter(move |(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
+    /// The same without the parameters of that name, however they were encoded.
+    #[must_use]
+    pub fn without(&self, name: &str) -> Self {
+        Self(self.0.iter().filter(|(other, _)| other != name).cloned().collect())
+    }
+
     /// Each name once, with its first value: nobody can read another value out of it than [`Query::get`] does.
     #[must_use]
     pub fn once(&self) -> String {

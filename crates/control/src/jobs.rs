@@ -170,6 +170,21 @@ fn preserve(job: &mut Job, known: &Job, counts: bool, resources: bool) {
     }
 }
 
+/// Refuses a parent that is not the job's own. The tasks of a child are, for what they may read, tasks of its parent:
+/// whoever could name one would read the variables of any job. A child that is read and registered again names its own.
+pub(crate) fn check_parent(state: &State, job: &Job) -> Result<(), Refused> {
+    let own = || state.job(&job.key()).is_some_and(|known| known.parent_id == job.parent_id);
+    if job.parent_id.is_empty() || own() {
+        return Ok(());
+    }
+    let start: String = job.parent_id.chars().take(64).collect();
+    Err(Refused::Invalid(format!(
+        "job {:?} has ParentID {start:?}, and no job of this id that was made from that one is registered: leave \
+            ParentID out; the servers set it when they dispatch or launch a job",
+        job.id
+    )))
+}
+
 /// Registers an admitted job or a new version of it.
 ///
 /// # Errors
@@ -186,6 +201,7 @@ pub fn register(
     let key = job.key();
     allowed_now(state, &key)?;
     enforce(state, &key, enforce_index)?;
+    check_parent(state, &job)?;
     if let Some(known) = state.job(&key) {
         preserve(&mut job, known, preserve_counts, preserve_resources);
         check_count(&job, most)?;

@@ -7,7 +7,10 @@ use model::{
 };
 use state::{Batch, Change, State};
 
-use crate::{Ids, Stamp, jobs::eval_of};
+use crate::{
+    Ids, Stamp,
+    jobs::{check_parent, eval_of},
+};
 
 /// A dry run of a registration.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +45,7 @@ pub struct PlanPreview {
 /// Computes the effects of registering an admitted job.
 ///
 /// # Errors
-/// Why the scheduler cannot compute them.
+/// Why the scheduler cannot compute them, or the job would not be registered.
 pub fn preview(
     state: &State,
     PlanJob { mut job, diff }: PlanJob,
@@ -50,6 +53,7 @@ pub fn preview(
     (now, seed): (TimestampNs, u64),
     ids: &mut Ids<'_>,
 ) -> Result<PlanPreview, String> {
+    check_parent(state, &job).map_err(|refused| refused.to_string())?;
     let key = job.key();
     let known = state.job(&key).cloned();
     model::scaling::number_policies(&mut job, known.as_deref(), state.latest_index() + 1, || ids().to_string());

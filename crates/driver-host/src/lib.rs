@@ -43,7 +43,7 @@ pub use driver_proto::handshake::DETACH_SIGNAL;
 pub use driver_proto::hclspec::Spec;
 pub use driver_proto::remote::{
     Bundle, BundleFile, EnsureRequest, EnsureResponse, FindRequest, Handle as RemoteHandle, InstanceState,
-    ListResponse, ListedInstance, LogChunk, LogStream, Observation,
+    ListResponse, ListedInstance, LogChunk, LogStream, Observation, SealRequest,
 };
 pub use error::{CallError, LaunchError, RemoteError, StartHostError};
 pub use exec::{ExecInput, ExecOutput, ExecSession};

@@ -168,8 +168,7 @@ impl Remote {
     ///
     /// # Errors
     /// [`RemoteError`], never [`RemoteError::Gone`]. The key may be sealed or not; the call may be repeated.
-    pub async fn seal(&self, key: &str, epoch: u64, owner: &str) -> Result<Option<(Handle, Observation)>, RemoteError> {
-        let request = SealRequest { key: key.to_owned(), epoch, owner: owner.to_owned() };
+    pub async fn seal(&self, request: SealRequest) -> Result<Option<(Handle, Observation)>, RemoteError> {
         let limit = self.driver.shared.timing.task_call;
         let answer = self.call("Seal", limit, |mut client| async move { client.seal(request).await }).await;
         let unclear = |what: &str| RemoteError::CouldNotAsk(format!("the driver answered Seal {what}"));

@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use api::node_rpc::{self, ListRemote, RemoteListed};
 use driver_host::{
-    Bundle, Driver, EnsureRequest, FindRequest, InstanceState, ListedInstance, Remote, RemoteError, TaskConfig,
+    Bundle, Driver, EnsureRequest, FindRequest, InstanceState, ListedInstance, Remote, RemoteError, SealRequest,
+    TaskConfig,
 };
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use host::clock::now_ns;
@@ -388,7 +389,13 @@ async fn mutate(about: &About, remote: &Remote, call: Call, prepared: Option<Res
             Err(e) => trouble(e),
         },
         Call::Seal { incarnation, epoch } => {
-            match remote.seal(&incarnation.to_string(), epoch, &about.cluster.to_string()).await {
+            let request = SealRequest {
+                key: incarnation.to_string(),
+                epoch,
+                owner: about.cluster.to_string(),
+                intent: about.kept.intent.clone(),
+            };
+            match remote.seal(request).await {
                 Ok(None) => Answer::Absent,
                 // The instance exists, and the order's stop continues with its handle.
                 Ok(Some((handle, observed))) => instance(model_handle(handle), Some(&observed)),

@@ -11,7 +11,10 @@ use std::{
 };
 
 use access::{Access, Identity, Rules};
-use model::{AclToken, AllocId, JobKey, NodeId, Secret, StoreIndex, TimestampNs, acl::ANONYMOUS};
+use model::{
+    AclToken, AllocId, JobKey, NodeId, Secret, StoreIndex, TimestampNs, acl::ANONYMOUS,
+    canonical::DEFAULT_IDENTITY_AUDIENCE,
+};
 use serde_json::Value;
 use server::ServerHandle;
 use state::{State, Table, TableSet};
@@ -105,7 +108,7 @@ impl Authority {
     pub(crate) fn caller(&self, server: &ServerHandle, state: &State, shown: &str) -> Option<Arc<Known>> {
         // A JWT has three parts; its task may have ended, whatever was known of it before.
         if shown.contains('.') {
-            let claims = server.keyring().verify(shown)?;
+            let claims = server.keyring().verify(shown).filter(for_this_api)?;
             return match claims["nomad_node_id"].is_null() {
                 true => self.of_task(state, &claims, now()),
                 false => of_node(state, &claims, now()),
@@ -251,6 +254,15 @@ impl Authority {
         let policies = attached(state, &task);
         let access = self.of_policies(state, index, &policies).with_identity(task);
         Some(Arc::new(Known::of(access, policies)))
+    }
+}
+
+/// Whether an identity is meant for the servers. A task gives one for another audience to others, such as a cloud:
+/// they are not to act as the task here.
+fn for_this_api(claims: &Value) -> bool {
+    match &claims["aud"] {
+        Value::Array(several) => several.iter().any(|one| one == DEFAULT_IDENTITY_AUDIENCE),
+        one => one == DEFAULT_IDENTITY_AUDIENCE,
     }
 }
 

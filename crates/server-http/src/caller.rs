@@ -99,6 +99,11 @@ impl Caller {
         if self.may(need) { Ok(()) } else { Err(denied()) }
     }
 
+    /// Nothing is allowed but what is open to all.
+    pub(crate) fn may_nothing(&self) -> bool {
+        self.0.as_ref().is_some_and(|known| known.access.is_powerless())
+    }
+
     /// Everything is allowed, to whatever namespace it belongs.
     pub(crate) fn sees_all(&self) -> bool {
         self.0.as_ref().is_none_or(|known| known.access.is_management())

@@ -1,6 +1,7 @@
 //! Who may hold how many connections: a place for each, a reserve for short requests, and idle ones that make room.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashMap, hash_map::Entry},
     net::IpAddr,
     pin::Pin,
@@ -12,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use api::query::{Query, percent_decode};
 use axum::body::Body;
 use http::{Request, header::UPGRADE};
 use tokio::{
@@ -248,24 +250,38 @@ impl Drop for Held {
     }
 }
 
+/// A path as its endpoint is found by: decoded.
+fn plain(path: &str) -> Cow<'_, str> {
+    match path.contains('%') {
+        true => percent_decode(path, false).map_or(Cow::Borrowed(path), Cow::Owned),
+        false => Cow::Borrowed(path),
+    }
+}
+
+/// Does a query wait for a change?
+pub(crate) fn waits(query: Option<&str>) -> bool {
+    // What is no query is refused at once.
+    let query = query.and_then(|query| Query::parse(query).ok());
+    query.is_some_and(|query| !matches!(query.text("index"), "" | "0"))
+}
+
+/// Does the answer under this path go on for as long as its reader likes?
+pub(crate) fn follows(path: &str) -> bool {
+    let path = plain(path);
+    ["/v1/client/fs/stream/", "/v1/client/fs/logs/"].iter().any(|prefix| path.starts_with(prefix))
+        || matches!(&*path, "/v1/event/stream" | "/v1/agent/monitor")
+}
+
 /// Does the request stay open for as long as its client likes?
 pub(crate) fn long(request: &Request<Body>) -> bool {
-    let path = request.uri().path();
-    let query = request.uri().query().unwrap_or_default();
-    let waits =
-        query.split('&').any(|pair| pair.strip_prefix("index=").is_some_and(|index| !matches!(index, "" | "0")));
-    let follows = ["/v1/client/fs/stream/", "/v1/client/fs/logs/"].iter().any(|prefix| path.starts_with(prefix));
-    waits
-        || follows
-        || path == "/v1/event/stream"
-        || path == "/v1/agent/monitor"
-        || request.headers().contains_key(UPGRADE)
+    let uri = request.uri();
+    waits(uri.query()) || follows(uri.path()) || request.headers().contains_key(UPGRADE)
 }
 
 /// May its answer wait for its reader as long as that likes? Whoever pages through a file or a log, or looks at a
 /// stream, stops for a while.
 pub(crate) fn patient(request: &Request<Body>) -> bool {
-    let path = request.uri().path();
+    let path = plain(request.uri().path());
     long(request) || path.starts_with("/v1/client/fs/") || path.starts_with("/v1/operator/snapshot")
 }
 
@@ -471,6 +487,7 @@ mod tests {
             ("/v1/jobs", false),
             ("/v1/client/fs/cat/x", true),
             ("/v1/operator/snapshot", true),
+            ("/v1/client/f%73/cat/x", true),
             ("/v1/event/stream", true),
         ] {
             assert_eq!(patient(&request(uri)), is, "{uri}");
@@ -487,6 +504,10 @@ mod tests {
             ("/v1/event/stream?topic=Job", true),
             ("/v1/client/fs/logs/x?follow=true", true),
             ("/v1/client/fs/cat/x?path=index=1", false),
+            ("/v1/event/%73tream", true),
+            ("/v1/client/fs/lo%67s/x", true),
+            ("/v1/jobs?inde%78=7", true),
+            ("/v1/jobs?index=%30", false),
         ] {
             assert_eq!(long(&request(uri)), is, "{uri}");
         }

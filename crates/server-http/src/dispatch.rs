@@ -25,6 +25,8 @@ use crate::{
     audit::{About, Audit, Auth, Kind, Pair},
     caller::{Caller, denied, token},
     compress,
+    connections::{follows, waits},
+    follow::while_it_stands,
     guard::Guard,
     job_statuses,
     needs::{Asked, Needs},
@@ -37,7 +39,7 @@ pub(crate) async fn dispatch(State(app): State<Arc<App>>, request: Request<Body>
     let gzip = compress::wanted(request.headers());
     // What waits for a change takes as long as nothing changes.
     let begun = Instant::now();
-    let measured = (!request.uri().query().is_some_and(|query| query.contains("index="))).then_some(begun);
+    let measured = (!waits(request.uri().query())).then_some(begun);
     let told = Told::of(&request, begun);
     let mut response = match begin(app.options.audit.as_ref(), &request, who(&app, &request)).await {
         Err(unwritten) => unwritten.into_response(),
@@ -204,7 +206,8 @@ async fn answer(app: &Arc<App>, request: Request<Body>, about: About) -> Result<
     let Some((route, params)) = routes::find(&path) else {
         return Err(HttpError::new(StatusCode::NOT_FOUND, ""));
     };
-    let Some((needs, run)) = Verb::of(&head.method).and_then(|verb| route.answering(verb)) else {
+    let verb = Verb::of(&head.method);
+    let Some((needs, run)) = verb.and_then(|verb| route.answering(verb)) else {
         return Err(HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "Invalid method"));
     };
     if app.authority.is_none() && of_acls(route.pattern) {
@@ -218,22 +221,12 @@ async fn answer(app: &Arc<App>, request: Request<Body>, about: About) -> Result<
     // Whoever serves this router has decided that it may answer; the parameter is checked all the same.
     query.flag("stale")?;
     let shown = token(&head.headers).to_owned();
-    let decided = |params: &[(&'static str, String)], query: &Query| {
-        let state = app.server.snapshot();
-        let caller = Caller::within(app.authority.as_ref(), &app.server, &state, &shown);
-        // What is open to all is open with any token.
-        let caller = if matches!(needs, Needs::Open) {
-            caller.or_else(|_| Ok::<_, HttpError>(Caller::nobody(app)))
-        } else {
-            caller
-        }?;
-        let asked = Asked { params, query };
-        match needs.met(&asked, &state, &mut |need| caller.may(need)) {
-            true => Ok(caller),
-            false => Err(denied()),
-        }
-    };
-    let caller = decided(&params, &query)?;
+    let caller = decided(app, needs, &shown, &Asked { params: &params, query: &query })?;
+    // No handler says anything else to whoever may nothing: it hears so before it has sent its body. A session, whose
+    // token may come in its first message, begins with GET.
+    if matches!(needs, Needs::Handler(_)) && verb != Some(Verb::Get) && caller.may_nothing() {
+        return Err(denied());
+    }
     let sender: Option<Sender> = head.extensions.remove();
     let upgrade = Mutex::new(head.extensions.remove());
     let (method, uri, headers) = (head.method, head.uri, head.headers);
@@ -251,6 +244,8 @@ async fn answer(app: &Arc<App>, request: Request<Body>, about: About) -> Result<
         gate: None,
         upgrade,
     };
+    // Rights may end while an answer goes on.
+    let judged = (app.authority.is_some() && follows(&path)).then(|| (ctx.params.clone(), ctx.query.clone()));
     // Rights may change while a query waits for a change of what it reads.
     let by_body = route.pattern == job_statuses::PATTERN;
     let waits =
@@ -272,21 +267,32 @@ async fn answer(app: &Arc<App>, request: Request<Body>, about: About) -> Result<
             )))
         })
     };
-    let answered = guarded(ctx).await;
-    let Some(mut again) = again else { return answered };
-    let now = decided(&again.params, &again.query)?;
-    if now.is_same(&again.caller) {
-        return answered;
+    let mut answered = guarded(ctx).await;
+    if let Some(mut again) = again {
+        let now = decided(app, needs, &shown, &Asked { params: &again.params, query: &again.query })?;
+        if !now.is_same(&again.caller) {
+            // This time it does not wait: nobody would judge after that.
+            again.query = again.query.without("index");
+            again.caller = now;
+            answered = guarded(again).await;
+        }
     }
-    again.query = Query::parse(&without_index(again.uri.query().unwrap_or_default()))?;
-    again.caller = now;
-    guarded(again).await
+    let Some((params, query)) = judged else { return answered };
+    let app = app.clone();
+    let stands = move || decided(&app, needs, &shown, &Asked { params: &params, query: &query }).is_ok();
+    Ok(answered?.map_body(|body| while_it_stands(body, stands)))
 }
 
-/// A query that does not wait.
-fn without_index(query: &str) -> String {
-    let parts: Vec<&str> = query.split('&').filter(|part| !part.starts_with("index=")).collect();
-    parts.join("&")
+/// Who shows this token, if it may what the endpoint needs of this request.
+fn decided(app: &App, needs: Needs, shown: &str, asked: &Asked<'_>) -> Result<Caller, HttpError> {
+    let state = app.server.snapshot();
+    let caller = Caller::within(app.authority.as_ref(), &app.server, &state, shown);
+    // What is open to all is open with any token.
+    let caller = if matches!(needs, Needs::Open) { caller.or_else(|_| Ok(Caller::nobody(app))) } else { caller }?;
+    match needs.met(asked, &state, &mut |need| caller.may(need)) {
+        true => Ok(caller),
+        false => Err(denied()),
+    }
 }
 
 /// Whether there is nothing to say under a path while everybody may everything. Introductions of nodes are no ACLs.

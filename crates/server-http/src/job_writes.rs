@@ -11,7 +11,7 @@ use api::shapes::{
 };
 use http::StatusCode;
 use model::{
-    Job, Namespace,
+    Allocation, Job, Namespace,
     dispatch::Dispatch,
     job::{VersionTag, job_type},
 };
@@ -313,10 +313,15 @@ pub(crate) async fn plan(ctx: Unchecked) -> Result<Reply, HttpError> {
     let ctx = ctx.check_all(to_register(&job, &[Capability::SubmitJob, Capability::PlanJob]))?;
     let launch = ctx.server().next_launch_of(&job).and_then(|at| jiff::Timestamp::from_second(at).ok());
     let preview = ctx.server().plan_job(PlanJob { job, diff: request.diff }).await?;
+    // Displaced are allocations of any namespace. The counts tell of all; who they are, only to whoever reads them.
+    let reads = |alloc: &Allocation| {
+        ctx.caller.may(&Need::Namespace { namespace: alloc.namespace.as_str(), any_of: READS_JOBS })
+    };
+    let shown = preview.displaced.iter().filter(|alloc| reads(alloc));
     let response = JobPlanResponse {
         annotations: Some(PlanAnnotations {
             desired_tg_updates: preview.desired_updates,
-            preempted_allocs: preview.displaced.iter().map(|a| AllocListStub::new(a, false, false)).collect(),
+            preempted_allocs: shown.map(|a| AllocListStub::new(a, false, false)).collect(),
         }),
         failed_tg_allocs: preview.failed_groups,
         next_periodic_launch: launch.map(|at| at.to_string()),

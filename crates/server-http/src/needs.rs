@@ -47,8 +47,11 @@ pub(crate) enum Needs {
     PoolJobs,
     /// `pool_nodes`: to read the pool, and nodes.
     PoolNodes,
-    /// `node Read`
+    /// `node Read`; for a path that names a node, to read also the identity of this node.
     Node(Level),
+    /// `own_drain`: `node` write, or the identity of the node that the path names. The handler decides what of it that
+    /// may: to leave, not to come back.
+    OwnDrain,
     /// `agent Read`
     Agent(Level),
     /// `operator Read`
@@ -83,6 +86,7 @@ macro_rules! needs {
     ((pool_jobs)) => { $crate::needs::Needs::PoolJobs };
     ((pool_nodes)) => { $crate::needs::Needs::PoolNodes };
     ((node $l:ident)) => { $crate::needs::Needs::Node(access::Level::$l) };
+    ((own_drain)) => { $crate::needs::Needs::OwnDrain };
     ((agent $l:ident)) => { $crate::needs::Needs::Agent(access::Level::$l) };
     ((operator $l:ident)) => { $crate::needs::Needs::Operator(access::Level::$l) };
     ((operator_can $c:ident)) => { $crate::needs::Needs::OperatorCan(access::OperatorCapability::$c) };
@@ -175,9 +179,11 @@ impl Needs {
                     && may(&Need::Node(Level::Read))
             }
             Self::Node(level) => match asked.param("id") {
-                "" => may(&Need::Node(level)),
-                id => may(&Need::ThisNode { id, level }),
+                // A node that changes itself could undo what an operator has ordered for it.
+                id if level == Level::Read && !id.is_empty() => may(&Need::ThisNode { id, level }),
+                _ => may(&Need::Node(level)),
             },
+            Self::OwnDrain => may(&Need::ThisNode { id: asked.param("id"), level: Level::Write }),
             Self::Agent(level) => may(&Need::Agent(level)),
             Self::Operator(level) => may(&Need::Operator(level)),
             Self::OperatorCan(capability) => may(&Need::OperatorCapability(capability)),
@@ -225,6 +231,9 @@ impl Needs {
             Self::PoolJobs => "`node_pool` read and `list-jobs`".to_owned(),
             Self::PoolNodes => "`node_pool` read and `node` read".to_owned(),
             Self::Node(level) => format!("`node` {}", level.name()),
+            Self::OwnDrain => {
+                "`node` write; with its own identity a node may begin its drain, and become ineligible".to_owned()
+            }
             Self::Agent(level) => format!("`agent` {}", level.name()),
             Self::Operator(level) => format!("`operator` {}", level.name()),
             Self::OperatorCan(capability) => format!("`operator` {}", capability.name()),

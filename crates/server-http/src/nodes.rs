@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use access::{Need, NodePoolCapability};
+use access::{Level, Need, NodePoolCapability};
 use api::{
     paging::page,
     shapes::{
@@ -167,10 +167,28 @@ fn same_node(ctx: &Ctx, named: &str) -> Result<(), HttpError> {
     }
 }
 
+/// Decides what only an operator may. The node itself, which its identity may have brought this far, could undo with it
+/// what an operator has ordered.
+fn by_operator(ctx: &Ctx) -> Result<(), HttpError> {
+    ctx.caller.check(&Need::Node(Level::Write))
+}
+
 pub(crate) async fn drain(ctx: Ctx) -> Result<Reply, HttpError> {
     let request: NodeDrainRequest = ctx.json().await?;
+    if request.drain_spec.is_none() {
+        by_operator(&ctx)?;
+    }
     same_node(&ctx, &request.node_id)?;
     let node_id = ctx.node_id("id")?;
+    let state = ctx.server().snapshot();
+    // A node that shuts down while it drains waits for the end of that drain, as it was ordered.
+    if let Some(node) = state.node(node_id).filter(|node| node.drain.is_some())
+        && by_operator(&ctx).is_err()
+    {
+        let index = state.latest_index();
+        return changed(&ctx, &NodeChanged { node_modify_index: node.modify_index, index, ..NodeChanged::default() });
+    }
+    drop(state);
     let change = ctx
         .server()
         .drain_node(DrainNode {
@@ -187,7 +205,10 @@ pub(crate) async fn eligibility(ctx: Ctx) -> Result<Reply, HttpError> {
     let request: NodeEligibilityRequest = ctx.json().await?;
     same_node(&ctx, &request.node_id)?;
     let eligibility = match request.eligibility.as_str() {
-        "eligible" => Eligibility::Eligible,
+        "eligible" => {
+            by_operator(&ctx)?;
+            Eligibility::Eligible
+        }
         "ineligible" => Eligibility::Ineligible,
         other => {
             return Err(HttpError::internal(format_args!(

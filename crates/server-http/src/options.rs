@@ -38,6 +38,8 @@ pub struct HttpOptions {
     pub response_headers: Vec<(HeaderName, HeaderValue)>,
     /// Largest body of a request.
     pub max_body_bytes: usize,
+    /// What the bodies of all requests that are larger than 64 KiB may take together.
+    pub bodies_bytes: usize,
     /// Time between two signs of life of an event stream.
     pub event_heartbeat: Duration,
     /// The servers that share the store; None = this one is alone.
@@ -71,6 +73,7 @@ impl Default for HttpOptions {
             audit: None,
             response_headers: Vec::new(),
             max_body_bytes: 16 << 20,
+            bodies_bytes: 256 << 20,
             event_heartbeat: Duration::from_secs(30),
             servers: None,
             store: None,

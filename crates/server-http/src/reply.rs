@@ -95,6 +95,11 @@ impl Reply {
         response
     }
 
+    /// The same answer with another body.
+    pub(crate) fn map_body(self, f: impl FnOnce(Body) -> Body) -> Self {
+        Self { body: f(self.body), ..self }
+    }
+
     /// An answer of another part of the agent, as it is.
     pub(crate) fn foreign(response: Response<Body>) -> Self {
         let (head, body) = response.into_parts();

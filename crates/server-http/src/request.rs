@@ -13,7 +13,6 @@ use api::{
 };
 use axum::body::Body;
 use http::{HeaderMap, Method, StatusCode, Uri};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use model::{AllocId, DeploymentId, EvalId, JobKey, NodeId};
 use serde::{Serialize, de::DeserializeOwned};
 use server::{Answering, ServerHandle};
@@ -23,6 +22,7 @@ use crate::{
     attempts::Failures,
     audit::About,
     authority::Authority,
+    bodies::{Bodies, SMALL},
     caller::Caller,
     options::HttpOptions,
     reply::{HttpError, Reply},
@@ -32,28 +32,33 @@ use crate::{
 const BODY_PATIENCE: Duration = Duration::from_secs(60);
 /// Objects and lists in a body of JSON: each costs much more memory than the two bytes that it is written with.
 const MAX_OBJECTS: usize = 100_000;
+/// Values of any kind in it: each takes 32 bytes and more, whether it is written with one byte or with many.
+const MAX_VALUES: usize = 1_000_000;
 
-/// Counts the objects and lists of JSON without reading it.
-fn objects(json: &[u8]) -> usize {
-    let (mut count, mut text, mut escaped) = (0, false, false);
+/// Counts the objects and lists of JSON, and the commas between values, without reading it.
+fn counted(json: &[u8]) -> (usize, usize) {
+    let (mut objects, mut commas, mut text, mut escaped) = (0, 0, false, false);
     for byte in json {
         match byte {
             _ if escaped => escaped = false,
             b'\\' if text => escaped = true,
             b'"' => text = !text,
-            b'{' | b'[' if !text => count += 1,
+            b'{' | b'[' if !text => objects += 1,
+            b',' if !text => commas += 1,
             _ => {}
         }
     }
-    count
+    (objects, commas)
 }
 
 fn few_objects(json: &[u8]) -> Result<(), HttpError> {
-    let count = objects(json);
-    if count <= MAX_OBJECTS {
-        return Ok(());
-    }
-    let text = format!("the request's body holds {count} objects and lists, at most {MAX_OBJECTS} are read: split it");
+    let (objects, commas) = counted(json);
+    let (count, what, most) = match objects > MAX_OBJECTS {
+        true => (objects, "objects and lists", MAX_OBJECTS),
+        false if commas > MAX_VALUES => (commas, "values", MAX_VALUES),
+        false => return Ok(()),
+    };
+    let text = format!("the request's body holds {count} {what}, at most {most} are read: split it");
     Err(HttpError::new(StatusCode::PAYLOAD_TOO_LARGE, text))
 }
 
@@ -69,12 +74,16 @@ pub(crate) struct App {
     pub(crate) answering: Answering,
     /// Failed attempts to log in.
     pub(crate) failures: Failures,
+    /// Room for the bodies of requests.
+    pub(crate) bodies: Bodies,
 }
 
 impl App {
     pub(crate) fn new(server: ServerHandle, options: HttpOptions) -> Self {
         let at_once = std::thread::available_parallelism().map_or(2, |n| n.get().max(2));
         let authority = server.config().acl.enabled.then(Authority::default);
+        // One of the largest always finds room, when it waits.
+        let bodies = Bodies::new(options.bodies_bytes.max(options.max_body_bytes));
         Self {
             answering: server.answering(),
             server,
@@ -82,6 +91,7 @@ impl App {
             authority,
             readers: Arc::new(Semaphore::new(at_once)),
             failures: Failures::default(),
+            bodies,
         }
     }
 }
@@ -160,25 +170,18 @@ impl Ctx {
         Self { body: Mutex::new(body), ..self }
     }
 
-    /// The whole body.
+    /// The whole body. Of whoever may nothing, which only says who it is to log in, it is a small one.
     pub(crate) async fn bytes(&self) -> Result<bytes::Bytes, HttpError> {
         let limit = self.app.options.max_body_bytes;
-        let whole = tokio::time::timeout(BODY_PATIENCE, Limited::new(self.take_body(), limit).collect()).await;
-        let whole = whole.map_err(|_| {
+        let limit = if self.caller.may_nothing() { limit.min(SMALL) } else { limit };
+        let whole = tokio::time::timeout(BODY_PATIENCE, self.app.bodies.collect(self.take_body(), limit)).await;
+        whole.unwrap_or_else(|_| {
             let waited = BODY_PATIENCE.as_secs();
-            HttpError::new(
+            Err(HttpError::new(
                 StatusCode::REQUEST_TIMEOUT,
                 format_args!("the request's body was not complete after {waited} s"),
-            )
-        })?;
-        match whole {
-            Ok(body) => Ok(body.to_bytes()),
-            Err(e) if e.is::<LengthLimitError>() => Err(HttpError::new(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                format_args!("the request's body is larger than the limit of {limit} bytes"),
-            )),
-            Err(e) => Err(HttpError::bad_request(format_args!("reading the request's body failed: {e}"))),
-        }
+            ))
+        })
     }
 
     /// The body as JSON.
@@ -281,12 +284,20 @@ mod tests {
 
     #[test]
     fn objects_are_counted_where_they_are_objects() {
-        assert_eq!(objects(br#"{"a":[{},{"b":"{[{\"{"}],"c":"\\"}"#), 4);
+        assert_eq!(counted(br#"{"a":[{},{"b":"{[{\",{"}],"c":"\\"}"#), (4, 2));
         assert!(few_objects(&b"[".repeat(MAX_OBJECTS)).is_ok() && few_objects(&b"{".repeat(MAX_OBJECTS + 1)).is_err());
         assert_eq!(
             few_objects(&b"{".repeat(MAX_OBJECTS + 1)).map_err(|e| e.status()),
             Err(StatusCode::PAYLOAD_TOO_LARGE)
         );
+    }
+
+    #[test]
+    fn values_are_counted_outside_of_texts() {
+        let many = format!("[0{}]", ",0".repeat(MAX_VALUES + 1));
+        assert_eq!(few_objects(many.as_bytes()).map_err(|e| e.status()), Err(StatusCode::PAYLOAD_TOO_LARGE));
+        let text = format!("[\"{}\"]", ",".repeat(MAX_VALUES + 1));
+        assert!(few_objects(text.as_bytes()).is_ok());
     }
 
     #[test]

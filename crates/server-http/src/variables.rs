@@ -41,7 +41,7 @@ fn stub(variable: &Variable) -> VariableView {
 }
 
 /// The lock of a variable, for those who may see its id.
-fn lock(variable: &Variable) -> Option<LockView> {
+fn lock_of(variable: &Variable) -> Option<LockView> {
     variable.lock.as_ref().map(|lock| LockView {
         id: lock.id.reveal().to_owned(),
         ttl: lock.ttl,
@@ -51,7 +51,7 @@ fn lock(variable: &Variable) -> Option<LockView> {
 
 /// A variable without its items. Who knows the id of a lock holds it, so only those see it who may do everything.
 fn seen(caller: &Caller, variable: &Variable) -> VariableView {
-    VariableView { lock: lock(variable).filter(|_| caller.sees_all()), ..stub(variable) }
+    VariableView { lock: lock_of(variable).filter(|_| caller.sees_all()), ..stub(variable) }
 }
 
 /// A variable with its items.
@@ -168,8 +168,13 @@ async fn set(ctx: &Ctx, key: VariableKey, body: VariableView) -> Result<Reply, H
 async fn acquire(ctx: &Ctx, key: VariableKey, body: VariableView) -> Result<Reply, HttpError> {
     let lock = body.lock.unwrap_or_default();
     let id = id(Some(&lock));
+    // The lock alone needs `write`, which is no right to read what the variable holds.
+    let shown = body.items.is_some() || may(&ctx.caller, &key, VariableCapability::Read);
     let written = ctx.server().acquire_lock(key.clone(), body.items, id.as_deref(), lock.ttl, lock.lock_delay).await?;
-    answer(ctx, &key, written, |variable| held(ctx, variable))
+    answer(ctx, &key, written, |variable| match shown {
+        true => held(ctx, variable),
+        false => Ok(VariableView { lock: lock_of(variable), ..stub(variable) }),
+    })
 }
 
 /// Nothing is stored: the agent answers with that only while no other server can have begun to lead.
@@ -179,7 +184,7 @@ fn renew(ctx: &Ctx, key: &VariableKey, body: &VariableView) -> Result<Reply, Htt
     };
     let (status, why) = match ctx.server().renew_lock(key, &id) {
         Ok(variable) => {
-            let view = VariableView { lock: lock(&variable), ..stub(&variable) };
+            let view = VariableView { lock: lock_of(&variable), ..stub(&variable) };
             return ctx.written(variable.modify_index, &view);
         }
         Err(NotRenewed::Absent) => (StatusCode::NOT_FOUND, NO_VARIABLE),
@@ -220,7 +225,7 @@ const NO_LOCK: &str = "variable doesn't hold a lock";
 
 /// A variable as the holder of its lock sees it.
 fn held(ctx: &Ctx, variable: &Variable) -> Result<VariableView, HttpError> {
-    Ok(VariableView { lock: lock(variable), ..whole(ctx, variable)? })
+    Ok(VariableView { lock: lock_of(variable), ..whole(ctx, variable)? })
 }
 
 /// What became of a write. Conflicts are 409 with the variable as it is, its items only for those who may read them;

@@ -101,12 +101,11 @@ impl Inner {
         let Given { cluster_id, rpc_addr, started_at, join, store, keyring, .. } = given;
         let Given { queue, published, sessions, parts, runner, .. } = given;
         let recovering = Recovering::new(
-            queue.clone(),
-            published.clone(),
+            (queue.clone(), published.clone(), store.clone()),
             keyring.clone(),
             parts.clone(),
             sessions.clone(),
-            (runner.clone(), store.clone()),
+            runner.clone(),
             started_at,
             config.unheard(),
         );

@@ -355,6 +355,7 @@ impl RemoteDriver for Far {
         key: &str,
         epoch: u64,
         _owner: &str,
+        _intent: &[u8],
     ) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
         let key = key.to_owned();
         self.mutate("seal", move |provider, inner| {

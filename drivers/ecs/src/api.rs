@@ -39,12 +39,12 @@ pub struct ClusterSeen {
 /// Which tasks to list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Listing<'a> {
-    /// Live ones of a key. The service takes no second filter beside this one.
+    /// Those of a key that are meant to run. The service takes no second filter beside this one.
     OfKey(&'a str),
-    /// All live ones.
-    Live,
-    /// All that have ended lately.
-    Ended,
+    /// All that are meant to run.
+    Wanted,
+    /// All that were told to end or have ended lately: one whose container takes its time still runs.
+    Unwanted,
 }
 
 /// The cluster's API.
@@ -156,8 +156,8 @@ impl Api {
             .set_max_results(size);
         let call = match listing {
             Listing::OfKey(started_by) => call.started_by(started_by),
-            Listing::Live => call.desired_status(DesiredStatus::Running),
-            Listing::Ended => call.desired_status(DesiredStatus::Stopped),
+            Listing::Wanted => call.desired_status(DesiredStatus::Running),
+            Listing::Unwanted => call.desired_status(DesiredStatus::Stopped),
         };
         let answer = self.session.ask("list tasks", call.send()).await?;
         Ok((answer.task_arns.unwrap_or_default(), pages::next(answer.next_token)))

@@ -18,7 +18,7 @@ pub(crate) async fn examine(api: &Api) -> Vec<Finding> {
     let nobody = format!("{}/{NOBODY}", cluster.arn.replacen(":cluster/", ":task/", 1));
     let mut findings = seen(&cluster);
     findings.extend([
-        right("ecs:ListTasks", api.list(Listing::Live, None, 1).await.err(), None),
+        right("ecs:ListTasks", api.list(Listing::Wanted, None, 1).await.err(), None),
         right("ecs:DescribeTasks", api.describe(vec![nobody.clone()]).await.err(), None),
         right("ecs:StopTask", api.stop(&nobody, "drover driver doctor").await.err(), None),
         right("ecs:TagResource", api.tag(&nobody, marks::tags([acknowledged_tag()])).await.err(), None),

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use aws::answer::Trouble;
 use aws::marks::{Marks, Tag};
-use aws::pages::Paged;
+use aws::pages::{self, Paged};
 use aws::provider::{Described, Place, Provider};
 use aws::{Answer, LogPlace, Session};
 use aws_sdk_ecs::types::Task;
@@ -13,6 +13,10 @@ use driver_sdk::{Observation, StopTask, async_trait};
 use crate::api::{Api, BATCH, ClusterSeen, Listing};
 use crate::config::CLUSTER;
 use crate::{look, marks};
+
+/// Listings of live tasks: the service lists by what is meant of a task, and one that was told to end runs for as long
+/// as its container takes. In this order, so that one that is told meanwhile is seen twice rather than never.
+const LIVE: [Listing<'static>; 2] = [Listing::Wanted, Listing::Unwanted];
 
 impl Place for ClusterSeen {
     fn arn(&self) -> &str {
@@ -75,14 +79,18 @@ impl Provider for Api {
         Ok(self.list(Listing::OfKey(&marks::started_by(owner, key)), from, BATCH).await?)
     }
 
-    // The service lists by starter without a further filter only, and then live ones: those that have ended are gone
+    // The service lists by starter without a further filter only, and then those that are meant to run: others are gone
     // through.
     async fn ended(&self, from: Option<String>) -> Answer<Paged<String>> {
-        Ok(self.list(Listing::Ended, from, BATCH).await?)
+        Ok(self.list(Listing::Unwanted, from, BATCH).await?)
     }
 
     async fn live(&self, from: Option<String>, size: usize) -> Answer<Paged<String>> {
-        Ok(self.list(Listing::Live, from, size).await?)
+        pages::in_turn(&LIVE, from, |listing, from| self.list(*listing, from, size)).await
+    }
+
+    fn are_ending(from: Option<&str>) -> bool {
+        pages::turn_of(from, LIVE.len()).is_some_and(|turn| matches!(LIVE[turn], Listing::Unwanted))
     }
 
     async fn stop(&self, id: &str, _epoch: u64) -> Result<(), Trouble> {

@@ -33,6 +33,8 @@ struct State {
     behind: bool,
     /// Tasks that have ended, by ARN.
     stopped: HashSet<String>,
+    /// Tasks that were told to end and still run.
+    ending: HashSet<String>,
     /// Tasks that listings show and DescribeTasks does not: ARN → the reason of the failure.
     undescribed: HashMap<String, &'static str>,
     /// ARNs of revisions that were deregistered.
@@ -46,7 +48,11 @@ impl State {
 
     fn task(&self, arn: &str) -> Option<Value> {
         let (_, tags, created) = self.tasks.iter().find(|(known, ..)| known == arn)?;
-        let status = if self.stopped.contains(arn) { "STOPPED" } else { "RUNNING" };
+        let status = match (self.stopped.contains(arn), self.ending.contains(arn)) {
+            (true, _) => "STOPPED",
+            (false, true) => "DEACTIVATING",
+            (false, false) => "RUNNING",
+        };
         Some(json!({"taskArn": arn, "clusterArn": "arn:aws:ecs:us-east-1:1:cluster/c", "lastStatus": status,
                 "tags": tags, "createdAt": created,
                     "taskDefinitionArn": "arn:d:1", "containers": [{"name": "web"}]}))
@@ -82,7 +88,7 @@ impl Service for State {
                 let ended = body["desiredStatus"] == "STOPPED";
                 let shown = |arn: &&String| {
                     !self.behind
-                        && self.stopped.contains(*arn) == ended
+                        && (self.stopped.contains(*arn) || self.ending.contains(*arn)) == ended
                         && (by.is_empty() || self.started_by[*arn] == by)
                 };
                 let arns: Vec<&String> = self.tasks.iter().map(|(arn, ..)| arn).filter(shown).collect();
@@ -172,6 +178,19 @@ fn start(epoch: u64, alloc: &str, first: bool, intent: &[u8]) -> Ensure {
     start
 }
 
+/// What a listing says that it does not have, on whichever page.
+async fn incomplete(plugin: &Driver) -> String {
+    let (mut missing, mut from) = (String::new(), String::new());
+    loop {
+        let page = plugin.list(OWNER, &from, 100).await.expect("listed");
+        missing += &page.incomplete;
+        from = page.next_page_token;
+        if from.is_empty() {
+            return missing;
+        }
+    }
+}
+
 fn epoch_of(tags: &Value) -> String {
     let epoch = tags.as_array().into_iter().flatten().find(|tag| tag["key"] == "drover:epoch");
     epoch.and_then(|tag| tag["value"].as_str()).unwrap_or_default().to_owned()
@@ -248,15 +267,12 @@ async fn a_stop_after_a_lost_answer_waits_for_listings_to_catch_up() {
     for (who, plugin) in [("the sender", &first), ("another node", &next)] {
         let unknown = plugin.look_up(lookup(2, &intent, false)).await.expect_err("not listed");
         assert!(matches!(&unknown, RemoteError::CouldNotAsk(why) if why.contains("300 s")), "{who}: {unknown}");
-        assert!(
-            plugin.list(OWNER, "", 100).await.expect("listed").incomplete.contains("1 starts"),
-            "{who}: the sweep is told, too"
-        );
+        assert!(incomplete(plugin).await.contains("1 starts"), "{who}: the sweep is told, too");
     }
     cloud.set(|s| s.behind = false);
     let (_, seen) = next.look_up(lookup(2, &intent, false)).await.expect("found");
     assert_eq!(seen.state, InstanceState::Running);
-    assert_eq!(next.list(OWNER, "", 100).await.expect("listed").incomplete, "");
+    assert_eq!(incomplete(&next).await, "");
 
     // Where nothing ever appears absence is believed in the end.
     cloud.set(|s| s.behind = true);
@@ -390,6 +406,28 @@ async fn an_ended_task_that_is_not_described_keeps_no_other_key_waiting_for_ever
     cloud.set(|s| s.tasks.clear());
     let seen = plugin.observe(&[old]).await.expect("asked");
     assert_eq!(seen[0].state, InstanceState::Gone, "no longer listed");
+}
+
+/// ECS lists by what is meant of a task. While one that was told to end runs on, nothing may begin beside it.
+#[tokio::test]
+async fn a_task_that_was_told_to_end_is_listed_until_it_has() {
+    let cloud = Cloud::start();
+    let plugin = cloud.plugin("5m").await;
+    let made = plugin.ensure(start(1, "a", true, &[])).await.expect("made");
+    let arn = made.observed.provider_id;
+    cloud.set(|s| s.ending.insert(arn.clone()));
+    for size in [100, 1] {
+        let listed = list(&plugin, size).await;
+        assert_eq!(listed.len(), 1, "{listed:?}");
+        assert_eq!((listed[0].key.as_str(), listed[0].observed.state), (KEY, InstanceState::Running));
+    }
+    // Ended and forgotten between a listing and a look: that leaves no listing incomplete.
+    cloud.set(|s| (s.stopped.insert(arn.clone()), assert!(s.task(&arn).is_some())).1);
+    assert!(list(&plugin, 100).await.is_empty());
+    cloud.set(|s| s.undescribed.insert(arn.clone(), "MISSING"));
+    assert_eq!(incomplete(&plugin).await, "");
+    cloud.set(|s| s.undescribed.insert(arn.clone(), "SOMETHING_ELSE"));
+    assert!(incomplete(&plugin).await.contains(&arn));
 }
 
 /// ECS has started two tasks for one key, against its word. The sweep names each to a person, who can end the one that

@@ -207,7 +207,13 @@ impl RemoteDriver for Driver {
         pool.stop(&handle, epoch, &stop).await
     }
 
-    async fn seal(&self, key: &str, epoch: u64, owner: &str) -> Answer<Option<(RemoteHandle, Observation)>> {
+    async fn seal(
+        &self,
+        key: &str,
+        epoch: u64,
+        owner: &str,
+        _intent: &[u8],
+    ) -> Answer<Option<(RemoteHandle, Observation)>> {
         self.pool()?.seal(key, epoch, owner).await
     }
 

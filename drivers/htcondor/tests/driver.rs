@@ -73,7 +73,7 @@ async fn a_task_lives_from_its_create_to_its_acknowledged_end() {
     next.acknowledge(&handle, 2).await.expect("acknowledged");
     let third = driver.ensure(Ensure { epoch: 3, ..request }).await;
     assert!(matches!(third, Err(RemoteError::Sealed(_))), "{third:?}");
-    assert_eq!(driver.seal("k", 3, "o").await, Ok(None));
+    assert_eq!(driver.seal("k", 3, "o", b"").await, Ok(None));
     assert_eq!(world.ads().len(), 1);
 }
 
@@ -193,14 +193,14 @@ async fn a_manager_that_dies_while_it_creates_leaves_one_instance_or_none() {
 async fn a_sealed_key_makes_nothing() {
     let world = World::new();
     let (driver, other) = (world.manager().await, world.manager().await);
-    assert_eq!(driver.seal("k", 3, "o").await, Ok(None));
+    assert_eq!(driver.seal("k", 3, "o", b"").await, Ok(None));
     for (epoch, manager) in [(3, &driver), (4, &other)] {
         let refused = manager.ensure(world.ensure("k", epoch, "true")).await;
         assert!(matches!(refused, Err(RemoteError::Sealed(_))), "{refused:?}");
     }
     let stale = other.ensure(world.ensure("k", 2, "true")).await;
     assert_eq!(stale, Err(RemoteError::StaleEpoch { given: 2, accepted: 3 }));
-    assert_eq!(driver.seal("k", 3, "o").await, Ok(None));
+    assert_eq!(driver.seal("k", 3, "o", b"").await, Ok(None));
     assert_eq!((world.of("k", "sealed").len(), world.ads().len()), (1, 1));
     assert!(!world.file("k", "").exists());
     // A candidate that its manager has left goes with the seal.
@@ -211,7 +211,7 @@ async fn a_sealed_key_makes_nothing() {
     for name in ["condor_qedit.loses", "condor_qedit.fails"] {
         world.unsay(name);
     }
-    assert_eq!(other.seal("l", 2, "o").await, Ok(None));
+    assert_eq!(other.seal("l", 2, "o", b"").await, Ok(None));
     assert_eq!((world.of("l", "candidate").len(), world.of("l", "sealed").len()), (0, 1));
 }
 
@@ -228,7 +228,7 @@ async fn a_seal_during_a_create_finds_the_instance_or_prevents_it() {
         testkit::eventually("its calls", || world.calls("") > round % 6 || create.is_finished()).await;
         let before = world.calls("");
         testkit::eventually("more", || world.calls("") >= before + round % 7 || create.is_finished()).await;
-        let sealed = testkit::poll("an answer", async || match other.seal(&key, 1, "o").await {
+        let sealed = testkit::poll("an answer", async || match other.seal(&key, 1, "o", b"").await {
             Err(RemoteError::CouldNotAsk(why)) => Err(why),
             answer => Ok(answer),
         });
@@ -265,7 +265,7 @@ async fn a_stale_manager_changes_nothing() {
     assert_eq!(old.ensure(request.clone()).await, Err(stale.clone()));
     assert_eq!(old.stop(&made.handle, 3, stop()).await, Err(stale.clone()));
     assert_eq!(old.refresh(&made.handle, 3, bundle("local/x", "old")).await, Err(stale.clone()));
-    assert_eq!(old.seal("k", 3, "o").await, Err(stale.clone()));
+    assert_eq!(old.seal("k", 3, "o", b"").await, Err(stale.clone()));
     assert!(old.acknowledge(&made.handle, 3).await.is_err());
     assert_eq!(world.ads(), before);
     assert_eq!((world.read("k", "task/local/x").as_str(), world.file("k", "stop").exists()), ("new", false));
@@ -339,7 +339,7 @@ async fn lists_show_instances_and_nothing_else_page_by_page() {
     let (gone, _) = driver.find("gone", "o").await.expect("found");
     driver.stop(&gone, 1, stop()).await.expect("stopped");
     driver.acknowledge(&gone, 1).await.expect("acknowledged");
-    assert_eq!(driver.seal("sealed", 1, "o").await, Ok(None));
+    assert_eq!(driver.seal("sealed", 1, "o", b"").await, Ok(None));
     world.say("condor_qedit.fails", "Failed to connect to queue manager\n");
     driver.ensure(world.ensure("candidate", 1, "true")).await.expect_err("left");
     world.unsay("condor_qedit.fails");

@@ -195,7 +195,7 @@ async fn neither_silence_nor_garbage_is_an_end() {
             driver.acknowledge(&handle, 1).await,
             driver.find("k", "o").await.map(drop),
             driver.list("o", "", 10).await.map(drop),
-            driver.seal("k", 1, "o").await.map(drop),
+            driver.seal("k", 1, "o", b"").await.map(drop),
             driver.ensure(world.ensure("k", 1, "true")).await.map(drop),
             driver.ensure(world.ensure("other", 1, "true")).await.map(drop),
         ] {
@@ -293,7 +293,7 @@ async fn a_job_of_another_user_with_the_attributes_of_a_task_is_none() {
     // The provider is the same, and the directory could not be: only the queue is looked at.
     assert!(matches!(theirs.find("k", "o").await, Err(RemoteError::Gone(_))));
     assert!(theirs.list("", "", 10).await.expect("listed").instances.is_empty());
-    assert_eq!(theirs.seal("l", 9, "o").await, Ok(None));
+    assert_eq!(theirs.seal("l", 9, "o", b"").await, Ok(None));
     let made = driver.ensure(world.ensure("l", 1, "true")).await.expect("made");
     assert!(made.created && made.handle != mine.handle);
 }
@@ -339,7 +339,7 @@ async fn an_epoch_moves_on_with_each_manager_that_asks() {
     second.refresh(&handle, 9, driver_sdk::Bundle::default()).await.expect("renewed");
     assert_eq!(world.ad(job)["DroverEpoch"], 9);
     // A seal by a newer manager takes over as well.
-    let (found, _) = first.seal("k", 10, "o").await.expect("answered").expect("the instance");
+    let (found, _) = first.seal("k", 10, "o", b"").await.expect("answered").expect("the instance");
     assert_eq!((found, look(&first, &handle).await.epoch), (handle.clone(), 10));
     assert_eq!(second.stop(&handle, 9, stop()).await, Err(RemoteError::StaleEpoch { given: 9, accepted: 10 }));
     assert_eq!(world.ad(job)["JobStatus"], 2);
@@ -349,7 +349,7 @@ async fn an_epoch_moves_on_with_each_manager_that_asks() {
 async fn whoever_releases_all_jobs_runs_no_candidate_and_uses_up_no_seal() {
     let world = World::new();
     let driver = world.manager().await;
-    assert_eq!(driver.seal("sealed", 1, "o").await, Ok(None));
+    assert_eq!(driver.seal("sealed", 1, "o", b"").await, Ok(None));
     // A manager that died before it began its candidate.
     world.say("condor_qedit.fails", "Failed to connect to queue manager\n");
     driver.ensure(world.ensure("k", 1, "exec sleep 600")).await.expect_err("it could not begin");
@@ -412,7 +412,7 @@ async fn what_never_began_leaves_no_directory() {
     driver.ensure(world.ensure("k", 1, "true")).await.expect_err("it could not begin");
     world.unsay("condor_qedit.fails");
     assert!(world.file("k", "gate.sh").exists());
-    assert_eq!(driver.seal("k", 2, "o").await, Ok(None));
+    assert_eq!(driver.seal("k", 2, "o", b"").await, Ok(None));
     assert!(!world.file("k", "").exists());
 }
 

@@ -1,6 +1,5 @@
 //! The calls of the API, each with its time limit and its meaning.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -221,10 +220,10 @@ impl Api {
         Ok(told["status"]["allowed"] == true)
     }
 
-    /// What the server would say of a pod, which it does not make.
-    pub(crate) async fn try_pod(&self, pod: &Value) -> Result<(), Trouble> {
+    /// The pod as the server would have it; it does not make it.
+    pub(crate) async fn try_pod(&self, pod: &Value) -> Result<Pod, Trouble> {
         let path = self.path("pods", "?dryRun=All");
-        self.ask::<Value>("POST", &path, "application/json", pod.to_string().into_bytes(), None).await.map(drop)
+        self.ask_pod("POST", &path, "application/json", pod.to_string().into_bytes(), None).await
     }
 
     pub(crate) async fn create_pod(&self, name: &str, pod: &Value) -> Result<Pod, Trouble> {
@@ -344,32 +343,10 @@ impl Api {
             .map(|event: Result<WatchEvent<Seen>, kube::Error>| seen::event(event.map_err(|why| trouble(&why, None))?)))
     }
 
-    /// Makes the secret of a pod, or puts this data into the one that is there.
-    pub(crate) async fn put_secret(
-        &self,
-        name: &str,
-        pod: &Pod,
-        labels: &BTreeMap<String, String>,
-        data: &BTreeMap<String, Vec<u8>>,
-    ) -> Result<(), Trouble> {
-        let uid = pod.metadata.uid.clone().unwrap_or_default();
-        let data: BTreeMap<&String, k8s_openapi::ByteString> =
-            data.iter().map(|(key, value)| (key, k8s_openapi::ByteString(value.clone()))).collect();
-        let secret = json!({
-            "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
-            "metadata": {"name": name, "labels": labels,
-                "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}]},
-            "data": data,
-        });
-        let body = secret.to_string().into_bytes();
-        match self.ask::<Value>("POST", &self.path("secrets", ""), "application/json", body.clone(), None).await {
-            // By an earlier try of this create, whose environment may have been another; nobody has read it yet.
-            Err(Trouble::Taken) => {
-                let path = self.path("secrets", &format!("/{}", escape(name)));
-                self.ask::<Value>("PUT", &path, "application/json", body, Some(name)).await.map(drop)
-            }
-            other => other.map(drop),
-        }
+    /// Makes a secret, and gives it as the store has it.
+    pub(crate) async fn create_secret(&self, secret: &Secret) -> Result<Secret, Trouble> {
+        let body = serde_json::to_vec(secret).map_err(Trouble::could_not_ask)?;
+        self.ask("POST", &self.path("secrets", ""), "application/json", body, None).await
     }
 
     /// The secret of a pod; `None` when there is none.
@@ -387,6 +364,19 @@ impl Api {
         let path = self.path("secrets", &format!("/{}", escape(name)));
         let body = serde_json::to_vec(secret).map_err(Trouble::could_not_ask)?;
         self.ask::<Value>("PUT", &path, "application/json", body, Some(name)).await.map(drop)
+    }
+
+    /// Removes a secret, if it is still as it was read. One that is not there, or another one by now, is as good.
+    pub(crate) async fn delete_this_secret(&self, name: &str, secret: &Secret) -> Result<(), Trouble> {
+        let (uid, version) = (&secret.metadata.uid, &secret.metadata.resource_version);
+        let options = json!({"kind": "DeleteOptions", "apiVersion": "v1",
+            "preconditions": {"uid": uid, "resourceVersion": version}});
+        let path = self.path("secrets", &format!("/{}", escape(name)));
+        let body = options.to_string().into_bytes();
+        match self.ask::<Value>("DELETE", &path, "application/json", body, Some(name)).await {
+            Ok(_) | Err(Trouble::Absent | Trouble::Moved) => Ok(()),
+            Err(other) => Err(other),
+        }
     }
 
     /// Removes a secret; one that is not there is as good.

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use driver_sdk::RemoteError;
+use driver_sdk::{RemoteError, handle};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use serde::{Deserialize, Serialize};
 
 use crate::answer::Answer;
 use crate::api::Api;
@@ -84,6 +85,29 @@ pub(crate) async fn identify(api: &Api, config: &PluginConfig, server: &str) -> 
             "the identity of the cluster at {server} could not be read (the UID of the namespace kube-system): {why}; \
                 let the account read it, or give it as `cluster` in the plugin's configuration"
         ))),
+    }
+}
+
+/// Layout of [`Intent`].
+const INTENT: u16 = 1;
+
+/// What the servers keep of a create before it is sent: where it goes. Between a create whose answer was lost and the
+/// search for its pod the plugin may have been configured for another cluster, which says nothing of that pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Intent {
+    /// UID of the cluster.
+    pub(crate) cluster: String,
+    pub(crate) namespace: String,
+}
+
+impl Intent {
+    pub(crate) fn write(&self) -> Answer<Vec<u8>> {
+        handle::encode_intent(INTENT, self)
+    }
+
+    /// `None` where nothing is kept.
+    pub(crate) fn read(kept: &[u8]) -> Answer<Option<Self>> {
+        handle::decode_intent(INTENT, kept)
     }
 }
 

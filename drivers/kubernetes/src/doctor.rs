@@ -9,6 +9,7 @@ use crate::answer::Trouble;
 use crate::api::Api;
 use crate::cluster;
 use crate::config::PluginConfig;
+use crate::{look, marks};
 
 /// What the driver does in its namespace: the rights of the manifest that operators get.
 const RIGHTS: &[(&str, &[&str])] = &[
@@ -128,13 +129,16 @@ async fn statistics(api: &Api) -> Finding {
     }
 }
 
-/// Whether the server would take a pod of a task that asks for nothing.
+/// Whether the server would take a pod of a task that asks for nothing, and leave it what the driver needs.
 async fn pod(api: &Api, config: &PluginConfig) -> Finding {
     let what = "pod";
     let mut pod: Value = json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "drover-doctor-"},
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"generateName": "drover-doctor-", "finalizers": [marks::FINALIZER],
+            "labels": {"app.kubernetes.io/managed-by": "drover"}},
         "spec": {
             "restartPolicy": "Never",
+            "schedulingGates": [{"name": marks::GATE}],
             "containers": [{"name": "task", "image": "none", "resources": {
                 "requests": {"cpu": "1m", "memory": "1Mi"}, "limits": {"memory": "1Mi"},
             }}],
@@ -144,7 +148,15 @@ async fn pod(api: &Api, config: &PluginConfig) -> Finding {
         pod["spec"]["priorityClassName"] = json!(class);
     }
     match api.try_pod(&pod).await {
-        Ok(()) => Finding::pass(what, "the API server would take one"),
+        Ok(made) => match look::stripped(&made)[..] {
+            [] => Finding::pass(what, "the API server would take one"),
+            ref stripped => Finding::fail(
+                what,
+                format!("something in the cluster takes away the {}", stripped.join(" and the ")),
+                "look for an admission webhook that changes pods, and exempt the namespace or label \
+                    app.kubernetes.io/managed-by=drover",
+            ),
+        },
         Err(why) => Finding::fail(
             what,
             told(why),

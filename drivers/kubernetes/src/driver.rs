@@ -222,16 +222,20 @@ impl RemoteDriver for Driver {
         }
     }
 
+    async fn intent(&self, request: &Ensure) -> Answer<Option<Vec<u8>>> {
+        self.site()?.intent(request)
+    }
+
     async fn ensure(&self, request: Ensure) -> Answer<Ensured> {
         self.site()?.ensure(request).await
     }
 
     async fn find(&self, key: &str, owner: &str) -> Answer<(RemoteHandle, Observation)> {
-        self.site()?.find(key, owner).await
+        self.site()?.find(key, owner, &[]).await
     }
 
     async fn look_up(&self, lookup: Lookup) -> Answer<(RemoteHandle, Observation)> {
-        self.site()?.find(&lookup.key, &lookup.owner).await
+        self.site()?.find(&lookup.key, &lookup.owner, &lookup.intent).await
     }
 
     async fn list(&self, owner: &str, page_token: &str, page_size: usize) -> Answer<Page> {
@@ -253,16 +257,31 @@ impl RemoteDriver for Driver {
     async fn watch(&self, handles: Vec<RemoteHandle>, sink: ObservationSink) -> Answer<()> {
         let managed = self.managed()?;
         let mut by_owner: std::collections::HashMap<String, Vec<HandleV1>> = std::collections::HashMap::new();
+        let mut elsewhere = Vec::new();
         // They are not kept for as long as the watch goes on.
         for handle in handles {
-            let handle = managed.site.resolve(&handle)?;
-            by_owner.entry(handle.owner.clone()).or_default().push(handle);
+            match managed.site.resolve(&handle) {
+                Ok(handle) => by_owner.entry(handle.owner.clone()).or_default().push(handle),
+                // The others are watched all the same.
+                Err(why) => {
+                    let key = HandleV1::from_remote_handle(&handle).map(|handle| handle.key).unwrap_or_default();
+                    elsewhere.push(Observation::unknown(key, why));
+                }
+            }
         }
+        let strangers = async {
+            for unknown in elsewhere {
+                if sink.send(unknown).await.is_err() {
+                    return;
+                }
+            }
+            sink.closed().await;
+        };
         let watches = by_owner.into_iter().map(|(owner, handles)| {
             let (feed, sink) = (managed.feeds.of(&managed.site, &owner), sink.clone());
             async move { feed.watch(handles, sink).await }
         });
-        futures::future::join_all(watches).await;
+        tokio::join!(strangers, futures::future::join_all(watches));
         Ok(())
     }
 
@@ -271,8 +290,14 @@ impl RemoteDriver for Driver {
         site.stop(&handle, epoch, &stop).await
     }
 
-    async fn seal(&self, key: &str, epoch: u64, owner: &str) -> Answer<Option<(RemoteHandle, Observation)>> {
-        self.site()?.seal(key, epoch, owner).await
+    async fn seal(
+        &self,
+        key: &str,
+        epoch: u64,
+        owner: &str,
+        intent: &[u8],
+    ) -> Answer<Option<(RemoteHandle, Observation)>> {
+        self.site()?.seal(key, epoch, owner, intent).await
     }
 
     async fn acknowledge(&self, handle: &RemoteHandle, epoch: u64) -> Answer<()> {

@@ -14,6 +14,7 @@
 //! access.rs               the client, anew when its credentials are refused
 //! api.rs                  the calls
 //! site.rs                 one namespace: creates, finds, stops, seals, acknowledges
+//! secret.rs               the secret that a pod mounts: fenced writes
 //! sweep.rs                lets names of acknowledged instances go after their time
 //! feed.rs                 one watch of all pods of an owner
 //! logs.rs                 output by byte offset
@@ -41,6 +42,7 @@ mod look;
 mod marks;
 mod options;
 mod plan;
+mod secret;
 mod seen;
 mod site;
 mod sweep;

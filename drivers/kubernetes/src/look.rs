@@ -10,7 +10,7 @@ use driver_sdk::{InstanceState, Observation, TaskExit};
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::marks::{CONTAINER, GATE, Marks};
+use crate::marks::{CONTAINER, FINALIZER, GATE, Marks};
 
 /// How long after its deadline a deletion may take before its node counts as silent.
 const OVERDUE: Duration = Duration::from_secs(60);
@@ -44,6 +44,13 @@ pub(crate) fn is_gated(pod: &Pod) -> bool {
 /// Place of the driver's gate among those of the pod.
 pub(crate) fn gate(pod: &Pod) -> Option<usize> {
     pod.spec.as_ref()?.scheduling_gates.as_ref()?.iter().position(|gate| gate.name == GATE)
+}
+
+/// What a pod has lost that the driver has just made it with.
+pub(crate) fn stripped(made: &Pod) -> Vec<String> {
+    let held = made.metadata.finalizers.as_ref().is_some_and(|all| all.iter().any(|one| one == FINALIZER));
+    let lost = [("scheduling gate", GATE, is_gated(made)), ("finalizer", FINALIZER, held)];
+    lost.iter().filter(|(.., kept)| !kept).map(|(what, name, _)| format!("{what} {name}")).collect()
 }
 
 /// The node that the pod was given to.

@@ -6,8 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use driver_sdk::{
-    Bundle, DriverState, Ensure, Ensured, Instance, InstanceState, Observation, Page, RemoteError, RemoteHandle,
-    StopTask,
+    DriverState, Ensure, Ensured, Instance, InstanceState, Observation, Page, RemoteError, RemoteHandle, StopTask,
 };
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -17,18 +16,19 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::answer::{Answer, Trouble};
 use crate::api::{Api, PAGE};
+use crate::cluster::Intent;
 use crate::config::PluginConfig;
 use crate::look::{self, observation};
 use crate::marks::{self, Marks};
 use crate::options::TaskOptions;
-use crate::{files, plan};
+use crate::plan;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Tries of a change that somebody else gets in the way of.
-const TRIES: usize = 8;
+pub(crate) const TRIES: usize = 8;
 /// How often a stop looks whether the pod has ended.
 const STOP_LOOK: Duration = Duration::from_millis(400);
 /// What a kubelet may need beyond the grace period.
@@ -86,12 +86,18 @@ struct Asked {
 }
 
 /// One operation of a JSON patch on an annotation.
-fn annotation(operation: &str, name: &str, value: &str) -> Value {
+pub(crate) fn annotation(operation: &str, name: &str, value: &str) -> Value {
     json!({"op": operation, "path": format!("/metadata/annotations/{}", name.replace('/', "~1")), "value": value})
 }
 
-fn uid(pod: &Pod) -> &str {
+pub(crate) fn uid(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or_default()
+}
+
+/// Why nothing is made with a key any more.
+pub(crate) fn sealed(marks: &Marks) -> RemoteError {
+    let done = marks.done.as_deref().unwrap_or_default();
+    RemoteError::sealed(format!("the key is {done}; a new start needs a new key"))
 }
 
 /// Selects what this owner has and is not done with; all owners for an empty one.
@@ -128,6 +134,35 @@ impl Site {
         )))
     }
 
+    fn place(&self) -> Intent {
+        Intent { cluster: self.cluster.clone(), namespace: self.api.namespace.clone() }
+    }
+
+    /// Whether creates of the key went here, as far as that is kept.
+    fn goes_here(&self, kept: &[u8]) -> Answer<()> {
+        match Intent::read(kept)? {
+            Some(went) if went != self.place() => Err(RemoteError::could_not_ask(format!(
+                "a create of the task may have been sent to {}, this node reaches {}: let a node reach that cluster, \
+                    or declare the instance gone if the cluster is (drover remote gone)",
+                crate::cluster::provider(&went.cluster, &went.namespace),
+                self.provider()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// What is to be kept before the create of this request is sent; `None` when it is kept already.
+    pub(crate) fn intent(&self, request: &Ensure) -> Answer<Option<Vec<u8>>> {
+        // Of what was never sent nothing can be there.
+        if !request.intent.is_empty() && !request.first {
+            return self.goes_here(&request.intent).map(|()| None);
+        }
+        match Intent::read(&request.intent)? {
+            Some(kept) if kept == self.place() => Ok(None),
+            _ => self.place().write().map(Some),
+        }
+    }
+
     pub(crate) fn resolve(&self, handle: &RemoteHandle) -> Answer<HandleV1> {
         let handle = HandleV1::from_remote_handle(handle)?;
         if (handle.cluster.as_str(), handle.namespace.as_str()) == (self.cluster.as_str(), self.api.namespace.as_str())
@@ -162,7 +197,7 @@ impl Site {
     }
 
     /// The marks of a pod that must be of this key and owner.
-    fn ours(pod: &Pod, key: &str, owner: &str) -> Answer<Marks> {
+    pub(crate) fn ours(pod: &Pod, key: &str, owner: &str) -> Answer<Marks> {
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         match Marks::of(pod) {
             Some(marks) if marks.key == key && marks.owner == owner => Ok(marks),
@@ -210,7 +245,7 @@ impl Site {
     }
 
     /// No change under an epoch that is older than one that was used.
-    fn accept(marks: &Marks, epoch: u64) -> Answer<()> {
+    pub(crate) fn accept(marks: &Marks, epoch: u64) -> Answer<()> {
         if marks.epoch > epoch {
             return Err(RemoteError::StaleEpoch { given: epoch, accepted: marks.epoch });
         }
@@ -218,7 +253,7 @@ impl Site {
     }
 
     /// Changes a pod under an epoch, in one request that the server refuses if the epoch or the pod is another by then.
-    async fn change(
+    pub(crate) async fn change(
         &self,
         mut pod: Pod,
         mut marks: Marks,
@@ -282,7 +317,11 @@ impl Site {
     pub(crate) async fn ensure(&self, request: Ensure) -> Answer<Ensured> {
         let options = TaskOptions::read(&request.task.msgpack_driver_config).map_err(RemoteError::wrong_request)?;
         let plan = plan::plan(&request, &options, &self.config)?;
-        let (pod, created) = match self.api.create_pod(&plan.name, &plan.pod).await {
+        self.goes_here(&request.intent)?;
+        self.same_cluster().await?;
+        let answered = self.api.create_pod(&plan.name, &plan.pod).await;
+        let new = answered.is_ok();
+        let (pod, created) = match answered {
             Ok(pod) => (pod, true),
             Err(refused @ (Trouble::Invalid(_) | Trouble::Wrong(_))) => return Err(refused.into()),
             // Taken; or the answer is lost, and the pod may be there.
@@ -292,24 +331,33 @@ impl Site {
             },
         };
         let marks = Self::ours(&pod, &request.key, &request.owner)?;
-        if let Some(done) = &marks.done {
-            return Err(RemoteError::sealed(format!("the key is {done}; a new start needs a new key")));
+        if marks.done.is_some() {
+            return Err(sealed(&marks));
         }
         let (pod, marks) = self.change(pod, marks, request.epoch, |_| Vec::new()).await?;
-        let (pod, marks) = self.begin(pod, marks, request.epoch, &plan).await?;
+        let (pod, marks) = self.begin(pod, marks, request.epoch, &plan, new).await?;
         let handle = self.handle(&pod, &marks).remote_handle()?;
         Ok(Ensured { handle, observed: self.see(&pod, &marks), created })
     }
 
     /// Brings what the pod mounts, and lets it be placed. It waits until then, so a manager that dies in between leaves
-    /// nothing that runs, and the next one goes on from there.
-    async fn begin(&self, pod: Pod, marks: Marks, epoch: u64, plan: &plan::Plan) -> Answer<(Pod, Marks)> {
-        if !look::is_gated(&pod) || marks.stop || pod.metadata.deletion_timestamp.is_some() {
+    /// nothing that runs, and the next one goes on from there. `new`: the pod is as the server has just made it.
+    async fn begin(&self, pod: Pod, marks: Marks, epoch: u64, plan: &plan::Plan, new: bool) -> Answer<(Pod, Marks)> {
+        if marks.stop || pod.metadata.deletion_timestamp.is_some() {
             return Ok((pod, marks));
         }
-        if !plan.secret.is_empty() {
-            self.api.put_secret(&plan.name, &pod, &marks.labels(), &plan.secret).await?;
+        if !look::is_gated(&pod) {
+            // What was let go on has its secret for as long as it is not acknowledged.
+            let waits = !plan.secret.is_empty() && self.see(&pod, &marks).state == InstanceState::Creating;
+            if waits && (new || self.api.secret(&plan.name).await?.is_none()) {
+                return self.give_up(pod, marks, epoch).await;
+            }
+            return Ok((pod, marks));
         }
+        let made = match plan.secret.is_empty() {
+            true => None,
+            false => self.put_secret(&pod, &marks, epoch, &plan.secret).await?,
+        };
         let open = |pod: &Pod| match look::gate(pod) {
             Some(at) if pod.metadata.deletion_timestamp.is_none() => vec![
                 json!({"op": "test", "path": format!("/spec/schedulingGates/{at}/name"), "value": marks::GATE}),
@@ -317,10 +365,32 @@ impl Site {
             ],
             _ => Vec::new(),
         };
-        self.change(pod, marks, epoch, open).await
+        let opened = match self.change(pod.clone(), marks, epoch, open).await {
+            Ok((_, marks)) if marks.done.is_some() => Err(sealed(&marks)),
+            opened => opened,
+        };
+        if let (Some(made), Err(why)) = (made, &opened) {
+            self.take_back(&pod, &made, why).await;
+        }
+        opened
     }
 
-    pub(crate) async fn find(&self, key: &str, owner: &str) -> Answer<(RemoteHandle, Observation)> {
+    /// Gives up a pod that came without the driver's gate, and would wait for its secret for ever: nothing of it has
+    /// run, since a container does not begin without.
+    async fn give_up(&self, pod: Pod, marks: Marks, epoch: u64) -> Answer<(Pod, Marks)> {
+        let name = marks::name(&marks.key);
+        let (pod, _) = self.change(pod, marks, epoch, |_| self.done("sealed")).await?;
+        self.bury(&pod).await?;
+        Err(RemoteError::wrong_request(format!(
+            "the pod {name} was made without its scheduling gate {}: something in the cluster takes it away, most often \
+                an admission webhook; exempt pods with the label app.kubernetes.io/managed-by=drover from it (`drover \
+                driver doctor kubernetes` shows whether that helps)",
+            marks::GATE
+        )))
+    }
+
+    pub(crate) async fn find(&self, key: &str, owner: &str, intent: &[u8]) -> Answer<(RemoteHandle, Observation)> {
+        self.goes_here(intent)?;
         let none = || RemoteError::gone(format!("{} has no pod of the key {key}", self.provider()));
         let Some(pod) = self.api.pod(&marks::name(key)).await? else {
             self.same_cluster().await?;
@@ -571,12 +641,26 @@ impl Site {
         }
     }
 
+    /// Marks a pod as done with, for the time that its name stays taken.
+    fn done(&self, how: &str) -> Vec<Value> {
+        let path = format!("/metadata/labels/{}", marks::DONE.replace('/', "~1"));
+        vec![json!({"op": "add", "path": path, "value": how}), annotation("add", marks::FORGET, &self.forget_at())]
+    }
+
     fn forget_at(&self) -> String {
         let at = jiff::Timestamp::now() + self.config.keep_sealed;
         at.to_string()
     }
 
-    pub(crate) async fn seal(&self, key: &str, epoch: u64, owner: &str) -> Answer<Option<(RemoteHandle, Observation)>> {
+    pub(crate) async fn seal(
+        &self,
+        key: &str,
+        epoch: u64,
+        owner: &str,
+        intent: &[u8],
+    ) -> Answer<Option<(RemoteHandle, Observation)>> {
+        self.goes_here(intent)?;
+        self.same_cluster().await?;
         let name = marks::name(key);
         let stone = plan::tombstone(key, epoch, owner, &self.forget_at());
         let pod = match self.api.create_pod(&name, &stone).await {
@@ -616,6 +700,7 @@ impl Site {
             };
         };
         let (pod, _) = if marks.done.is_some() {
+            self.api.delete_secret(&handle.name).await?;
             (pod, marks)
         } else {
             let seen = self.see(&pod, &marks);
@@ -626,56 +711,13 @@ impl Site {
                     return Err(RemoteError::wrong_request(format!("the instance {} has not ended", handle.key)));
                 }
             }
-            let done = |_: &Pod| {
-                let path = format!("/metadata/labels/{}", marks::DONE.replace('/', "~1"));
-                vec![
-                    json!({"op": "add", "path": path, "value": "acknowledged"}),
-                    annotation("add", marks::FORGET, &self.forget_at()),
-                ]
-            };
-            self.change(pod, marks, epoch, done).await?
+            let (pod, marks) = self.change(pod, marks, epoch, |_| Vec::new()).await?;
+            // Before anything says that this is done: nobody comes back to what is, and the pod keeps its name for long.
+            self.api.delete_secret(&handle.name).await?;
+            self.change(pod, marks, epoch, |_| self.done("acknowledged")).await?
         };
         self.bury(&pod).await?;
-        // It may hold secrets, and the pod keeps its name for a while.
-        self.api.delete_secret(&handle.name).await?;
         lock(&self.ended).remove(&handle.uid);
         Ok(())
-    }
-
-    pub(crate) async fn refresh(&self, handle: &HandleV1, epoch: u64, bundle: &Bundle) -> Answer<()> {
-        let (pod, marks) = self.claim(handle, epoch).await?;
-        let seen = self.see(&pod, &marks);
-        match seen.state {
-            InstanceState::Exited | InstanceState::Gone => {
-                return Err(RemoteError::wrong_request(format!("the instance {} has ended", handle.key)));
-            }
-            InstanceState::Unknown => return Err(RemoteError::could_not_ask(seen.reason)),
-            InstanceState::Creating | InstanceState::Running => {}
-        }
-        for _ in 0..TRIES {
-            let Some(mut secret) = self.api.secret(&handle.name).await? else {
-                return Err(RemoteError::wrong_request("the instance was made without files, so none can be renewed"));
-            };
-            // The epoch in the secret refuses what a replaced manager has read before it was replaced.
-            let accepted = secret.metadata.annotations.as_ref().and_then(|all| all.get(marks::EPOCH)?.parse().ok());
-            if let Some(accepted) = accepted.filter(|accepted| *accepted > epoch) {
-                return Err(RemoteError::StaleEpoch { given: epoch, accepted });
-            }
-            secret.metadata.annotations.get_or_insert_default().insert(marks::EPOCH.into(), epoch.to_string());
-            let data = secret.data.take().unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect();
-            let data = files::renewed(data, bundle)?;
-            secret.data = Some(data.into_iter().map(|(key, value)| (key, k8s_openapi::ByteString(value))).collect());
-            match self.api.replace_secret(&handle.name, &secret).await {
-                Ok(()) => {
-                    // A change of the pod makes its kubelet look at once rather than within a minute.
-                    let stamp = jiff::Timestamp::now().to_string();
-                    let told = |_: &Pod| vec![annotation("add", marks::REFRESHED, &stamp)];
-                    return self.change(pod, marks, epoch, told).await.map(drop);
-                }
-                Err(Trouble::Moved) => {}
-                Err(other) => return Err(other.into()),
-            }
-        }
-        Err(RemoteError::could_not_ask("somebody else changes the secret all the time; it is tried again"))
     }
 }

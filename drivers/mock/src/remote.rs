@@ -463,12 +463,13 @@ impl RemoteDriver for MockRemote {
         key: &str,
         epoch: u64,
         _owner: &str,
+        intent: &[u8],
     ) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
         check_key(key)?;
         if !self.opened()?.options.has("seal") {
             return Err(RemoteError::wrong_request("this provider seals no keys"));
         }
-        let key = key.to_owned();
+        let (key, intent) = (key.to_owned(), intent.to_owned());
         let about = About::one(&key, epoch);
         let work = move |provider: &Provider, options: &RemoteOptions| {
             let locked = provider.lock()?;
@@ -476,6 +477,10 @@ impl RemoteDriver for MockRemote {
                 locked.seal(&key)?;
                 return Ok(None);
             };
+            if options.intents && record.intent != intent {
+                // As where the create went to a place that only the intent tells.
+                return Err(RemoteError::could_not_ask(format!("the key {key:?} was used with another request")));
+            }
             accept(&mut record, epoch, options)?;
             locked.put(&record)?;
             locked.seal(&key)?;

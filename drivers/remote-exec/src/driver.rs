@@ -15,10 +15,9 @@ use driver_sdk::{
 };
 use executor_client::host::host_request::Op;
 use executor_client::host::{
-    HostAcknowledge, HostKey, HostKeys, HostList, HostLogs, HostRefresh, HostSeal, HostSignal, HostStop,
-    host_reply::Body,
+    HostAcknowledge, HostKey, HostKeys, HostList, HostLogs, HostRefresh, HostSignal, HostStop, host_reply::Body,
 };
-use executor_client::{Meter, signal_number};
+use executor_client::{HostCall, HostChannel, Meter, signal_number};
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
 use process_driver::usage;
@@ -28,11 +27,15 @@ use crate::beside;
 use crate::config::{PluginConfig, TaskOptions, Transport};
 use crate::doctor;
 use crate::host::{Host, Status};
-use crate::pool::{Pool, SCHEMA, Target, key_of, with_files};
+use crate::pool::{ANSWER, Pool, SCHEMA, Target, answer, key_of, late, with_files};
 use crate::whereabouts::{Leads, shared};
 use crate::wire;
 
 const DEFAULT_STOP_SIGNAL: &str = "SIGINT";
+/// Hosts that are asked for a list at the same time. Those that hang are waited for together.
+const LISTED_AT_ONCE: usize = 16;
+/// Interval of looks at a host that is watched.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// How long a fingerprint waits for hosts that are being connected to for the first time.
 const NEWS: Duration = Duration::from_secs(2);
 
@@ -66,7 +69,7 @@ impl Driver {
     /// One answer about the instance of a handle.
     async fn ask(&self, target: &Target, epoch: u64, op: Op) -> Result<(Body, i64), RemoteError> {
         let channel = target.channel().await?;
-        let body = channel.ask(op).await.map_err(|e| wire::failed(&target.host, epoch, e))?;
+        let body = answer(&channel, &target.host, epoch, op).await?;
         Ok((body, channel.clock_ahead_ms()))
     }
 
@@ -87,8 +90,7 @@ impl Driver {
         let Some((_, channel)) = asked.first() else {
             return seen;
         };
-        let answer = channel.ask(Op::Observe(HostKeys { keys })).await.map_err(|e| wire::failed(host, 0, e));
-        match answer {
+        match answer(channel, host, 0, Op::Observe(HostKeys { keys })).await {
             Ok(Body::Observed(observed)) => {
                 for ((n, channel), found) in asked.iter().zip(observed.seen) {
                     seen[*n] = wire::observation(host, found, channel.clock_ahead_ms());
@@ -109,6 +111,18 @@ fn said(name: &str, leads: &Leads) -> Option<String> {
         Leads::Own => None,
         Leads::Same(other) => Some(format!("host {name} is the same host as {other}")),
         Leads::Shared(other) => Some(shared(name, other)),
+    }
+}
+
+/// Looks at an instance now and then, and returns the look that the host has not answered in time: a watch says nothing
+/// while nothing changes, nor while the host's disk hangs.
+async fn unanswered(channel: &HostChannel, key: String) -> HostCall {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let mut look = channel.call(Op::Observe(HostKeys { keys: vec![key.clone()] }));
+        if tokio::time::timeout(ANSWER, look.next()).await.is_err() {
+            return look;
+        }
     }
 }
 
@@ -148,10 +162,23 @@ async fn watch_host(host: Arc<Host>, targets: Vec<Target>, sink: ObservationSink
             }
             continue;
         };
+        let looks = unanswered(&channel, keys[0].clone());
+        tokio::pin!(looks);
         let mut call = channel.call(Op::Watch(HostKeys { keys }));
         loop {
             let next = tokio::select! {
                 next = call.next() => next,
+                mut look = &mut looks => {
+                    for target in &targets {
+                        if !tell(Observation::unknown(&target.key, late(&host, ANSWER))).await {
+                            return;
+                        }
+                    }
+                    tokio::select! {
+                        _ = look.next() => break,
+                        () = sink.closed() => return,
+                    }
+                }
                 () = sink.closed() => return,
             };
             match next {
@@ -308,53 +335,58 @@ impl RemoteDriver for Driver {
 
     async fn list(&self, owner: &str, page_token: &str, page_size: usize) -> Result<Page, RemoteError> {
         let pool = self.pool()?;
-        let (from, mut after) = page_token.split_once('/').unwrap_or((page_token, ""));
+        let (from, after) = page_token.split_once('/').unwrap_or((page_token, ""));
         let mut page = Page::default();
         // A host that cannot be asked takes nothing from what the others say, but the list says that it is not all.
         let mut missing = Vec::new();
         let hosts: BTreeMap<String, _> =
             pool.distinct().await.into_iter().map(|(host, usable)| (host.name.clone(), (host, usable))).collect();
-        for (name, (host, usable)) in hosts.range(from.to_owned()..) {
-            if let Err(why) = usable {
-                missing.push(why.to_string());
-                continue;
-            }
-            if name != from {
-                after = "";
-            }
-            let left = page_size.max(1) - page.instances.len();
-            if left == 0 {
-                page.next_page_token = format!("{name}/");
-                break;
-            }
-            let op = Op::List(HostList {
-                owner: owner.to_owned(),
-                after: after.to_owned(),
-                limit: u32::try_from(left).unwrap_or(u32::MAX),
-            });
-            let (channel, listed) = match pool.ask(host, 0, op).await {
-                Ok((channel, Body::Listed(listed))) => (channel, listed),
-                Ok(_) => return Err(wire::unexpected(host)),
-                Err(RemoteError::CouldNotAsk(why)) => {
-                    missing.push(why);
-                    continue;
-                }
-                Err(e) => return Err(e),
-            };
-            for instance in listed.instances {
-                let observed = wire::observation(host, instance.observed.unwrap_or_default(), channel.clock_ahead_ms());
-                page.instances.push(Instance {
-                    handle: pool.handle(host, &channel, &observed.key)?,
-                    epoch: observed.epoch,
-                    key: observed.key.clone(),
-                    owner: if instance.owner.is_empty() { owner.to_owned() } else { instance.owner },
-                    slot: instance.slot,
-                    observed,
+        let asked: Vec<_> = hosts.range(from.to_owned()..).collect();
+        let size = page_size.max(1);
+        'hosts: for some in asked.chunks(LISTED_AT_ONCE) {
+            let answers = join_all(some.iter().map(async |(name, (host, usable))| {
+                usable.clone()?;
+                let op = Op::List(HostList {
+                    owner: owner.to_owned(),
+                    after: if *name == from { after } else { "" }.to_owned(),
+                    limit: u32::try_from(size).unwrap_or(u32::MAX),
                 });
-            }
-            if listed.more {
-                page.next_page_token = page.instances.last().map(|i| format!("{name}/{}", i.key)).unwrap_or_default();
-                break;
+                pool.ask(host, 0, op).await
+            }));
+            for ((name, (host, _)), answer) in some.iter().zip(answers.await) {
+                let (channel, mut listed) = match answer {
+                    Ok((channel, Body::Listed(listed))) => (channel, listed),
+                    Ok(_) => return Err(wire::unexpected(host)),
+                    Err(RemoteError::CouldNotAsk(why)) => {
+                        missing.push(why);
+                        continue;
+                    }
+                    Err(e) => return Err(e),
+                };
+                let left = size - page.instances.len();
+                if left == 0 {
+                    page.next_page_token = format!("{name}/");
+                    break 'hosts;
+                }
+                listed.more |= listed.instances.len() > left;
+                listed.instances.truncate(left);
+                for instance in listed.instances {
+                    let observed =
+                        wire::observation(host, instance.observed.unwrap_or_default(), channel.clock_ahead_ms());
+                    page.instances.push(Instance {
+                        handle: pool.handle(host, &channel, &observed.key)?,
+                        epoch: observed.epoch,
+                        key: observed.key.clone(),
+                        owner: if instance.owner.is_empty() { owner.to_owned() } else { instance.owner },
+                        slot: instance.slot,
+                        observed,
+                    });
+                }
+                if listed.more {
+                    page.next_page_token =
+                        page.instances.last().map(|i| format!("{name}/{}", i.key)).unwrap_or_default();
+                    break 'hosts;
+                }
             }
         }
         if missing.len() == hosts.len() {
@@ -435,27 +467,11 @@ impl RemoteDriver for Driver {
         key: &str,
         epoch: u64,
         owner: &str,
+        intent: &[u8],
     ) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
         let pool = self.pool()?;
-        let sealed = join_all(pool.distinct().await.iter().map(async |(host, usable)| {
-            usable.clone()?;
-            let op = Op::Seal(HostSeal { key: key.to_owned(), epoch, owner: owner.to_owned() });
-            let (channel, body) = pool.ask(host, epoch, op).await?;
-            match Pool::seen(host, body)? {
-                None => Ok::<_, RemoteError>(None),
-                Some(seen) => Ok(Some((
-                    pool.handle(host, &channel, key)?,
-                    wire::observation(host, seen, channel.clock_ahead_ms()),
-                ))),
-            }
-        }))
-        .await;
-        let (found, refused): (Vec<_>, Vec<_>) = sealed.into_iter().partition(Result::is_ok);
-        // It is at most on one host; the others matter only when it was found on none.
-        match found.into_iter().filter_map(Result::ok).flatten().next() {
-            Some(found) => Ok(Some(found)),
-            None => refused.into_iter().find_map(Result::err).map_or(Ok(None), Err),
-        }
+        let Some((host, channel, seen)) = pool.seal(key, epoch, owner, intent).await? else { return Ok(None) };
+        Ok(Some((pool.handle(&host, &channel, key)?, wire::observation(&host, seen, channel.clock_ahead_ms()))))
     }
 
     async fn acknowledge(&self, handle: &RemoteHandle, epoch: u64) -> Result<(), RemoteError> {

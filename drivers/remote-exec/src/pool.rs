@@ -3,7 +3,7 @@
 //! An instance is on one host, and a handle says on which. By its key alone it is looked for on all of them. Making one
 //! in a pool is fenced by sealing: before a key is created on one host it is sealed on all others, so that a manager
 //! with another view (an older inventory, an earlier attempt whose answer was lost) finds it refused wherever it tries.
-//! A host that cannot be asked may hold the key, so nothing is made until it can, or
+//! A host that cannot be asked, or does not answer in time, may hold the key, so nothing is made until it can, or
 //! until the operator takes it out of the inventory. Only the first create of a key does without: no earlier one can
 //! have made anything, and a later one, which asks all hosts, finds what it has made, or waits, or has sealed its
 //! place.
@@ -15,6 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use driver_sdk::{Bundle, Ensure, RemoteError, RemoteHandle, handle};
 use executor_client::host::host_request::Op;
@@ -165,7 +166,7 @@ impl Pool {
     /// One answer of one host.
     pub(crate) async fn ask(&self, host: &Host, epoch: u64, op: Op) -> Result<(HostChannel, Body), RemoteError> {
         let channel = host.channel().await?;
-        let body = channel.ask(op).await.map_err(|e| wire::failed(host, epoch, e))?;
+        let body = answer(&channel, host, epoch, op).await?;
         Ok((channel, body))
     }
 
@@ -320,6 +321,40 @@ impl Pool {
         join_all(asked).await
     }
 
+    /// Seals a key where its create went; on every host when that is not known. `None` only when each of them has
+    /// positively answered.
+    pub(crate) async fn seal(
+        &self,
+        key: &str,
+        epoch: u64,
+        owner: &str,
+        intent: &[u8],
+    ) -> Result<Option<(Arc<Host>, HostChannel, HostObservation)>, RemoteError> {
+        let one = async |host: Arc<Host>| {
+            let op = Op::Seal(HostSeal { key: key.to_owned(), epoch, owner: owner.to_owned() });
+            let (channel, body) = self.ask(&host, epoch, op).await?;
+            let seen = Pool::seen(&host, body)?;
+            Ok::<_, RemoteError>(seen.map(|seen| (host, channel, seen)))
+        };
+        // Another node's inventory may have had hosts that this one has not. The instance may live on one of them.
+        if self.inventory.is_some()
+            && let Some(kept) = Intent::read(intent)?
+        {
+            return one(self.holding(&kept).await?).await;
+        }
+        let sealed = join_all(self.distinct().await.into_iter().map(async |(host, usable)| {
+            usable?;
+            one(host).await
+        }))
+        .await;
+        let (found, refused): (Vec<_>, Vec<_>) = sealed.into_iter().partition(Result::is_ok);
+        // It is at most on one host; the others matter only when it was found on none.
+        match found.into_iter().filter_map(Result::ok).flatten().next() {
+            Some(found) => Ok(Some(found)),
+            None => refused.into_iter().find_map(Result::err).map_or(Ok(None), Err),
+        }
+    }
+
     /// Creates or gets.
     pub(crate) async fn ensure(
         &self,
@@ -404,8 +439,8 @@ impl Pool {
             }
             tracing::info!(key = request.key, why, "the first create goes on without a host");
         }
-        let mut possible = Vec::new();
-        for name in candidates.iter().filter(|name| free.contains(&own(name)) && taken.insert(own(name))) {
+        let fitting = candidates.iter().filter(|name| free.contains(&own(name)) && taken.insert(own(name)));
+        let sized = join_all(fitting.map(async |name| {
             let (host, capacity) = (known(name)?, inventory.hosts[name].capacity());
             let used = match capacity == HostAmount::default() {
                 true => HostAmount::default(),
@@ -414,9 +449,21 @@ impl Pool {
                     _ => return Err(wire::unexpected(&host)),
                 },
             };
-            possible.push(Candidate { name: name.clone(), capacity, used });
+            Ok::<_, RemoteError>(Candidate { name: name.clone(), capacity, used })
+        }));
+        let (mut possible, mut uncounted) = (Vec::new(), Vec::new());
+        for candidate in sized.await {
+            match candidate {
+                Ok(candidate) => possible.push(candidate),
+                Err(RemoteError::CouldNotAsk(why)) => uncounted.push(why),
+                Err(e) => return Err(e),
+            }
         }
         if possible.is_empty() {
+            if !uncounted.is_empty() {
+                let why = uncounted.join("; ");
+                return Err(RemoteError::could_not_ask(format!("no host that fits can be asked: {why}")));
+            }
             return Err(RemoteError::sealed(
                 "on every host that fits, the key was stopped before it was created, or its instance was acknowledged",
             ));
@@ -431,13 +478,52 @@ impl Pool {
             Pool::seen(&host, body).map(|seen| seen.map(|_| host))
         });
         for answer in join_all(others).await {
-            // Somebody was faster, with another choice.
-            if let Some(host) = answer? {
-                return Ok(host);
+            match answer {
+                Ok(None) => {}
+                // Somebody was faster, with another choice.
+                Ok(Some(host)) => return Ok(host),
+                // It has just had nothing, and is no different from one that was not reached at all.
+                Err(RemoteError::CouldNotAsk(why)) if request.first => {
+                    tracing::info!(key = request.key, why, "the first create goes on without a host");
+                }
+                Err(e) => return Err(e),
             }
         }
         known(&chosen)
     }
+}
+
+/// How long one host may take over what only looks at its files, or marks them. That takes it milliseconds, and a
+/// killed executor's leftovers five seconds to end. A host whose disk hangs has a channel that answers, and must not
+/// keep the others from being asked: the caller of all of them gives up after 60 s.
+pub(crate) const ANSWER: Duration = Duration::from_secs(10);
+/// How long a page of a list may take: many instances, and the hosts are asked some at a time.
+const PAGE: Duration = Duration::from_secs(15);
+
+/// The answer on a channel. A host that takes too long could not be asked; a call that changes something may take
+/// effect later.
+pub(crate) async fn answer(channel: &HostChannel, host: &Host, epoch: u64, op: Op) -> Result<Body, RemoteError> {
+    let limit = match &op {
+        Op::Find(_) | Op::Observe(_) | Op::Seal(_) | Op::Used(_) => Some(ANSWER),
+        Op::List(_) => Some(PAGE),
+        // They end what takes its time, or concern one instance only: their callers know how long.
+        _ => None,
+    };
+    let asked = channel.ask(op);
+    let answered = match limit {
+        None => asked.await,
+        Some(limit) => tokio::time::timeout(limit, asked).await.map_err(|_| late(host, limit))?,
+    };
+    answered.map_err(|e| wire::failed(host, epoch, e))
+}
+
+/// What is said of a host that has not answered in time.
+pub(crate) fn late(host: &Host, limit: Duration) -> RemoteError {
+    RemoteError::could_not_ask(format!(
+        "{} is connected but has not answered for {} s; its disk may hang",
+        host.describe(),
+        limit.as_secs()
+    ))
 }
 
 /// Asks, and sends the files when the host wants them.

@@ -439,11 +439,11 @@ async fn a_key_that_was_sealed_first_is_never_created() {
     let (stopper, late) = (world.manager().await, world.manager().await);
     assert!(stopper.describe().seal);
     let key = world.key("t");
-    assert_eq!(stopper.seal(&key, 2, "cluster-1").await, Ok(None));
+    assert_eq!(stopper.seal(&key, 2, "cluster-1", b"").await, Ok(None));
     assert_eq!(left(&world, "t"), ["executor", "retired"]);
-    assert_eq!(stopper.seal(&key, 2, "cluster-1").await, Ok(None), "twice is once");
+    assert_eq!(stopper.seal(&key, 2, "cluster-1", b"").await, Ok(None), "twice is once");
     let stale = RemoteError::StaleEpoch { given: 1, accepted: 2 };
-    assert_eq!(stopper.seal(&key, 1, "cluster-1").await.unwrap_err(), stale);
+    assert_eq!(stopper.seal(&key, 1, "cluster-1", b"").await.unwrap_err(), stale);
 
     let mark = world.dir.path().join("started");
     let script = format!("touch {}", mark.display());
@@ -464,7 +464,7 @@ async fn a_key_that_was_sealed_first_is_never_created() {
     restarted.stop(&made.handle, 1, now()).await.unwrap();
     restarted.acknowledge(&made.handle, 1).await.unwrap();
     is_sealed(restarted.ensure(world.ensure("done", 2, "exit 0")).await);
-    assert_eq!(restarted.seal(&world.key("done"), 2, "cluster-1").await, Ok(None));
+    assert_eq!(restarted.seal(&world.key("done"), 2, "cluster-1", b"").await, Ok(None));
     is_sealed(restarted.ensure(world.ensure("done", 2, "exit 0")).await);
 }
 
@@ -475,23 +475,26 @@ async fn sealing_does_not_touch_what_exists() {
     let made = old.ensure(world.ensure("t", 1, "exec sleep 1000")).await.unwrap();
     let key = world.key("t");
     assert!(
-        matches!(new.seal(&key, 2, "cluster-2").await, Err(RemoteError::WrongRequest(_))),
+        matches!(new.seal(&key, 2, "cluster-2", b"").await, Err(RemoteError::WrongRequest(_))),
         "it belongs to another cluster"
     );
     for _ in 0..2 {
-        let (handle, seen) = new.seal(&key, 2, "cluster-1").await.unwrap().unwrap();
+        let (handle, seen) = new.seal(&key, 2, "cluster-1", b"").await.unwrap().unwrap();
         assert_eq!(handle, made.handle);
         assert_eq!((seen.state, seen.epoch), (InstanceState::Running, 2));
         assert_eq!(seen.attributes["pid"], made.observed.attributes["pid"]);
     }
-    assert_eq!(old.seal(&key, 1, "cluster-1").await.unwrap_err(), RemoteError::StaleEpoch { given: 1, accepted: 2 });
+    assert_eq!(
+        old.seal(&key, 1, "cluster-1", b"").await.unwrap_err(),
+        RemoteError::StaleEpoch { given: 1, accepted: 2 }
+    );
     let got = new.ensure(world.ensure("t", 2, "exec sleep 1000")).await.unwrap();
     assert_eq!((got.created, &got.handle, got.observed.state), (false, &made.handle, InstanceState::Running));
     let stopped = new.stop(&made.handle, 2, now()).await.unwrap();
-    let (_, seen) = new.seal(&key, 2, "cluster-1").await.unwrap().unwrap();
+    let (_, seen) = new.seal(&key, 2, "cluster-1", b"").await.unwrap().unwrap();
     assert_eq!(seen, stopped, "the result stays until it is acknowledged");
     new.acknowledge(&made.handle, 2).await.unwrap();
-    assert_eq!(new.seal(&key, 2, "cluster-1").await, Ok(None));
+    assert_eq!(new.seal(&key, 2, "cluster-1", b"").await, Ok(None));
 }
 
 #[tokio::test]
@@ -506,7 +509,7 @@ async fn a_seal_that_crashed_is_completed_and_what_came_too_late_is_removed() {
     // it before.
     std::fs::create_dir_all(dir("a").join("executor")).unwrap();
     for name in ["b", "c"] {
-        assert_eq!(manager.seal(&world.key(name), 1, "cluster-1").await, Ok(None));
+        assert_eq!(manager.seal(&world.key(name), 1, "cluster-1", b"").await, Ok(None));
     }
     std::fs::remove_file(dir("b").join("retired")).unwrap();
     std::fs::write(dir("c").join("instance.json"), intent("c")).unwrap();
@@ -516,12 +519,12 @@ async fn a_seal_that_crashed_is_completed_and_what_came_too_late_is_removed() {
     let restarted = world.manager().await;
     assert!(matches!(restarted.find(&world.key("c"), "cluster-1").await, Err(RemoteError::Gone(_))));
     for name in ["a", "b", "c"] {
-        assert_eq!(restarted.seal(&world.key(name), 2, "cluster-1").await, Ok(None), "{name}");
+        assert_eq!(restarted.seal(&world.key(name), 2, "cluster-1", b"").await, Ok(None), "{name}");
         is_sealed(restarted.ensure(world.ensure(name, 2, "exit 0")).await);
         assert_eq!(left(&world, name), ["executor", "retired"]);
     }
     // An intent is an instance: it ends, and is acknowledged like any other.
-    let (handle, seen) = restarted.seal(&world.key("d"), 2, "cluster-1").await.unwrap().unwrap();
+    let (handle, seen) = restarted.seal(&world.key("d"), 2, "cluster-1", b"").await.unwrap().unwrap();
     assert_eq!((seen.state, seen.reason.as_str()), (InstanceState::Exited, "sealed before it was started"));
     let late = restarted.ensure(world.ensure("d", 2, "exit 0")).await.unwrap();
     assert_eq!((late.created, late.observed), (false, seen));
@@ -544,7 +547,7 @@ async fn of_a_seal_and_a_create_at_the_same_time_one_comes_first() {
         };
         let seal = async {
             tokio::time::sleep(Duration::from_micros(700 * (round / 8))).await;
-            stopper.seal(&key, 1, "cluster-1").await.unwrap()
+            stopper.seal(&key, 1, "cluster-1", b"").await.unwrap()
         };
         let (made, found) = tokio::join!(create, seal);
         match found {
@@ -589,4 +592,59 @@ async fn what_cannot_be_had_is_refused_before_anything_is_made() {
     damaged.bundle.files[0].data.pop();
     assert!(matches!(manager.ensure(damaged).await, Err(RemoteError::WrongRequest(why)) if why.contains("digest")));
     assert!(matches!(manager.find(&world.key("damaged"), "cluster-1").await, Err(RemoteError::Gone(_))));
+}
+
+/// A small disk below a directory.
+struct Disk(PathBuf);
+
+impl Disk {
+    /// `None` where this process may not mount.
+    fn new(at: PathBuf) -> Option<Disk> {
+        std::fs::create_dir_all(&at).unwrap();
+        let mount = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=256k,mode=0700", "drover-test"])
+            .arg(&at)
+            .output();
+        mount.is_ok_and(|mount| mount.status.success()).then_some(Disk(at))
+    }
+
+    /// Writes until nothing more fits.
+    fn fill(&self) {
+        let mut file = std::fs::OpenOptions::new().append(true).create(true).open(self.0.join("filler")).unwrap();
+        while std::io::Write::write_all(&mut file, &[1; 512]).is_ok() {}
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_has_filled_its_disk_is_stopped_and_forgotten_by_its_next_manager() {
+    let world = World::new();
+    let Some(disk) = Disk::new(world.root().join("instances")) else {
+        return skip::cannot("a file system cannot be mounted");
+    };
+    let first = world.manager().await;
+    let made = first.ensure(world.ensure("t", 1, "dd if=/dev/zero of=big bs=1k 2>/dev/null; exec sleep 1000")).await;
+    let made = made.unwrap();
+    let big = world.root().join("instances").join(world.key("t"));
+    let full = || {
+        let free = rustix::fs::statvfs(&big).unwrap().f_bfree;
+        if free == 0 { Ok(()) } else { Err(free) }
+    };
+    testkit::eventually("a full disk", full).await;
+    disk.fill();
+    drop(first);
+
+    let next = world.manager().await;
+    let seen = soon(next.stop(&made.handle, 2, now())).await.unwrap();
+    assert_eq!((seen.state, seen.epoch, seen.exit.signal), (InstanceState::Exited, 2, 9), "{seen:?}");
+    let stale = RemoteError::StaleEpoch { given: 1, accepted: 2 };
+    assert_eq!(next.acknowledge(&made.handle, 1).await.unwrap_err(), stale);
+    next.acknowledge(&made.handle, 2).await.unwrap();
+    assert_eq!(left(&world, "t"), ["executor", "retired"]);
+    is_sealed(next.ensure(world.ensure("t", 2, "exit 0")).await);
 }

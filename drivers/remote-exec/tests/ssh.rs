@@ -1,6 +1,8 @@
 //! Transport `ssh` with a program in ssh's place that runs the far end on this machine, each host in a home directory
 //! of its own. The real thing is `cargo xtask interop ssh`.
 
+#[path = "ssh/hanging.rs"]
+mod hanging;
 mod shared;
 
 use std::collections::BTreeMap;
@@ -239,6 +241,12 @@ async fn a_cut_anywhere_in_a_create_leaves_one_instance_or_none() {
     assert_eq!((again.created, &again.handle), (false, &first.handle));
     assert_eq!(world.records().len(), 1);
     assert_eq!(manager.list("cluster-1", "", 10).await.unwrap().instances.len(), 1);
+    // There may be secrets among what had arrived.
+    eventually("no upload that stays", || {
+        let left: Vec<_> = std::fs::read_dir(world.root("a").join("uploads")).unwrap().flatten().collect();
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    })
+    .await;
     end(&manager, &first.handle, 1).await;
 }
 
@@ -511,7 +519,7 @@ async fn managers_that_race_over_a_pool_make_one_instance() {
         assert_eq!(world.intents(&name).len(), 1);
         end(&managers[0], &made.handle, 1).await;
         // A stop of what may not exist is one on all hosts, and final.
-        assert_eq!(managers[1].seal(&world.key(&name), 2, "cluster-1").await, Ok(None));
+        assert_eq!(managers[1].seal(&world.key(&name), 2, "cluster-1", b"").await, Ok(None));
         let late = managers[0].ensure(world.ensure(&name, 2, SLEEP)).await;
         assert!(matches!(late, Err(RemoteError::Sealed(_))), "{late:?}");
     }
@@ -554,26 +562,53 @@ async fn hosts_take_what_they_have_room_for() {
 async fn a_restart_of_the_host_is_an_end_with_the_reason_and_not_a_new_start() {
     let world = World::new();
     let manager = world.manager(json!({ "a": {} })).await;
-    let mark = world.dir.path().join("starts");
-    let script = format!("echo >> {}; {SLEEP}", mark.display());
-    let ensured = made(&manager, world.ensure("t", 1, &script)).await;
-    eventually("the first start", || std::fs::read_to_string(&mark).is_ok_and(|text| text == "\n")).await;
-    drop(manager);
-    // What a machine leaves that lost its power: no processes, and a record of another boot.
-    let state = world.root("a").join("instances").join(world.key("t")).join("executor");
-    for pid in ["executor_pid", "pid"] {
-        testkit::try_signal(ensured.observed.attributes[pid].parse::<i32>().unwrap(), Signal::KILL).unwrap();
+    let cases = ["whole", "of the beginning", "empty", "lost", "lost, and asked for by its key only"];
+    let mark = |n: usize| world.dir.path().join(format!("starts{n}"));
+    let script = |n: usize| format!("echo >> {}; {SLEEP}", mark(n).display());
+    let mut handles = Vec::new();
+    for n in 0..cases.len() {
+        let ensured = made(&manager, world.ensure(&format!("t{n}"), 1, &script(n))).await;
+        eventually("the first start", || std::fs::read_to_string(mark(n)).is_ok_and(|text| text == "\n")).await;
+        for pid in ["executor_pid", "pid"] {
+            testkit::try_signal(ensured.observed.attributes[pid].parse::<i32>().unwrap(), Signal::KILL).unwrap();
+        }
+        handles.push(ensured.handle);
     }
-    let mut record: Value = serde_json::from_slice(&std::fs::read(state.join("executor.json")).unwrap()).unwrap();
-    record["boot_id"] = json!("00000000-0000-0000-0000-000000000000");
-    std::fs::write(state.join("executor.json"), record.to_string()).unwrap();
+    drop(manager);
+    // What a machine leaves that lost its power: no processes, what was synced, and of the executor's record whatever
+    // was on its disk by then.
+    for (n, case) in cases.iter().enumerate() {
+        let dir = world.root("a").join("instances").join(world.key(&format!("t{n}")));
+        let edit = |file: &str, change: &dyn Fn(&mut Value)| {
+            let mut value: Value = serde_json::from_slice(&std::fs::read(dir.join(file)).unwrap()).unwrap();
+            change(&mut value);
+            std::fs::write(dir.join(file), value.to_string()).unwrap();
+        };
+        let (record, boot) = ("executor/executor.json", json!("00000000-0000-0000-0000-000000000000"));
+        edit("instance.json", &|intent| intent["boot"] = boot.clone());
+        edit(record, &|record| record["boot_id"] = boot.clone());
+        match *case {
+            "whole" => {}
+            "of the beginning" => edit(record, &|record| {
+                for (field, value) in [("launching", json!(true)), ("workload_pid", json!(0))] {
+                    record[field] = value;
+                }
+            }),
+            "empty" => std::fs::write(dir.join(record), "").unwrap(),
+            _ => std::fs::remove_file(dir.join(record)).unwrap(),
+        }
+    }
     let manager = world.manager(json!({ "a": {} })).await;
-    let seen = until_state(&manager, &ensured.handle, InstanceState::Exited).await;
-    assert!(seen.exit.exit_code == -1 && seen.reason.contains("restart of the machine"), "{seen:?}");
-    let again = manager.ensure(world.ensure("t", 2, &script)).await.unwrap();
-    assert_eq!((again.created, again.observed.state), (false, InstanceState::Exited));
-    assert_eq!(std::fs::read_to_string(&mark).unwrap().lines().count(), 1);
-    manager.acknowledge(&ensured.handle, 2).await.unwrap();
+    for (n, (case, handle)) in cases.iter().zip(&handles).enumerate() {
+        if !case.contains("its key only") {
+            let seen = until_state(&manager, handle, InstanceState::Exited).await;
+            assert!(seen.exit.exit_code == -1 && seen.reason.contains("restart of the machine"), "{case}: {seen:?}");
+        }
+        let again = made(&manager, world.ensure(&format!("t{n}"), 2, &script(n))).await;
+        assert_eq!((again.created, again.observed.state), (false, InstanceState::Exited), "{case}");
+        assert_eq!(std::fs::read_to_string(mark(n)).unwrap().lines().count(), 1, "{case}");
+        manager.acknowledge(handle, 2).await.unwrap();
+    }
 }
 
 #[tokio::test]
@@ -661,7 +696,7 @@ async fn two_names_of_one_host_are_one_host() {
     };
     handles.push(made(&manager, request).await.handle);
     assert_eq!(manager.list("cluster-1", "", 100).await.unwrap().instances.len(), 7, "each is listed once");
-    assert_eq!(manager.seal(&world.key("never"), 1, "cluster-1").await, Ok(None));
+    assert_eq!(manager.seal(&world.key("never"), 1, "cluster-1", b"").await, Ok(None));
     let said = manager.fingerprint().await.description;
     assert!(said.contains("host b is the same host as a"), "{said}");
     // What it offers counts once: from the start where the names have one address, and where they are seen to lead to
@@ -700,6 +735,7 @@ async fn a_name_that_leads_to_another_host_starts_nothing_there() {
         why(next.intent(&again).await.unwrap_err()),
         why(next.ensure(again.clone()).await.unwrap_err()),
         why(next.look_up(lookup.clone()).await.unwrap_err()),
+        why(next.seal(&again.key, 2, "cluster-1", &again.intent).await.unwrap_err()),
     ] {
         assert!(said.contains("the name now leads to another host") && said.contains("remote gone"), "{said}");
     }
@@ -757,11 +793,17 @@ async fn nodes_with_differing_inventories_make_an_instance_on_one_host() {
                 ..Lookup::default()
             };
             why(there.look_up(lookup).await.unwrap_err());
+            // A stop that has no handle: it may live on a host that this node does not know.
+            let said = why(there.seal(&request.key, 2, "cluster-1", &intent).await.unwrap_err());
+            assert!(said.contains(&format!("host {chosen}")), "{said}");
         }
         assert_eq!(world.intents(&name).len(), usize::from(sent || chosen == "c"), "{chosen}");
-        let last = made(&here, Ensure { epoch: 3, first: false, intent, ..request }).await;
+        let last = made(&here, Ensure { epoch: 3, first: false, intent: intent.clone(), ..request.clone() }).await;
         assert_eq!((last.observed.attributes["host"].as_str(), world.intents(&name).len()), (chosen.as_str(), 1));
+        let (sealed, _) = here.seal(&request.key, 3, "cluster-1", &intent).await.unwrap().expect("it lives there");
+        assert_eq!(sealed, last.handle);
         end(&here, &last.handle, 3).await;
+        assert_eq!(here.seal(&request.key, 3, "cluster-1", &intent).await, Ok(None));
     }
 }
 

@@ -216,7 +216,13 @@ impl RemoteDriver for Driver {
         site.stop(&handle, epoch, &stop).await
     }
 
-    async fn seal(&self, key: &str, epoch: u64, owner: &str) -> Answer<Option<(RemoteHandle, Observation)>> {
+    async fn seal(
+        &self,
+        key: &str,
+        epoch: u64,
+        owner: &str,
+        _intent: &[u8],
+    ) -> Answer<Option<(RemoteHandle, Observation)>> {
         self.site()?.seal(key, epoch, owner).await
     }
 

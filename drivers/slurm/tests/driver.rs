@@ -131,7 +131,7 @@ async fn a_sealed_key_stays_sealed_for_a_task_of_another_user() {
         return skip::cannot("only root can submit for others");
     }
     let (world, driver) = world_of_users().await;
-    assert_eq!(driver.seal("k", 3, "o").await, Ok(None));
+    assert_eq!(driver.seal("k", 3, "o", b"").await, Ok(None));
     let mut request = world.ensure("k", 4, "true");
     request.task.user = "nobody".to_owned();
     assert!(matches!(driver.ensure(request).await, Err(RemoteError::Sealed(_))));

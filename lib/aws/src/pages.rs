@@ -50,6 +50,11 @@ where
     Ok((items, next_token(number, next, listings.len())))
 }
 
+/// Which of `count` listings this page is one of; `None` for a token of others.
+pub fn turn_of(token: Option<&str>, count: usize) -> Option<usize> {
+    read_token(token, count).ok().map(|(number, _)| number)
+}
+
 /// Where one of `count` listings goes on: its number, and the service's own token.
 fn read_token(token: Option<&str>, count: usize) -> Answer<(usize, Option<String>)> {
     let Some(token) = token else { return Ok((0, None)) };
@@ -78,6 +83,7 @@ mod tests {
         assert_eq!(read_token(Some("0/a/b"), 5), Ok((0, Some("a/b".into()))));
         assert_eq!(read_token(next_token(3, None, 5).as_deref(), 5), Ok((4, None)));
         assert_eq!(next_token(4, None, 5), None);
+        assert_eq!([None, Some("1/"), Some("x")].map(|token| turn_of(token, 2)), [Some(0), Some(1), None]);
         for wrong in ["", "x", "9/", "5/", "a/b"] {
             assert!(matches!(read_token(Some(wrong), 5), Err(RemoteError::WrongRequest(_))), "{wrong}");
         }

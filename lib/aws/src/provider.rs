@@ -74,8 +74,13 @@ pub trait Provider: Send + Sync + 'static {
     async fn ended(&self, _from: Option<String>) -> Answer<Paged<String>> {
         Ok(Paged::default())
     }
-    /// A page of the ids of live ones.
+    /// A page of the ids of live ones, among them those that were told to end and still run.
     async fn live(&self, from: Option<String>, size: usize) -> Answer<Paged<String>>;
+    /// Whether that page of them is one of instances that were told to end: most have, and the service may have
+    /// forgotten some when it is asked for them.
+    fn are_ending(_from: Option<&str>) -> bool {
+        false
+    }
 
     /// Tells the instance to end.
     async fn stop(&self, id: &str, epoch: u64) -> Result<(), Trouble>;

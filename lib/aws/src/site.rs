@@ -287,16 +287,19 @@ impl<P: Provider> Site<P> {
     /// Those of [`Provider::live`] and [`Provider::describe`].
     pub async fn list(&self, owner: &str, page_token: &str, page_size: usize) -> Answer<Page> {
         let from = (!page_token.is_empty()).then(|| page_token.to_owned());
+        let ending = P::are_ending(from.as_deref());
         let (ids, next) = self.provider.live(from, page_size).await?;
         let mut page = Page { next_page_token: next.unwrap_or_default(), ..Page::default() };
         let seen = self.described(&ids).await?;
         let mut missing = Vec::new();
-        if let [id, ..] = undescribed::<P>(&ids, &seen)[..] {
+        let mut undescribed = undescribed::<P>(&ids, &seen);
+        undescribed.retain(|id| !ending || self.is_in_doubt(id, None, &seen));
+        if let [id, ..] = undescribed[..] {
             missing.push(format!("{} lists the {} {id} and does not describe it", P::NAME, P::NOUN));
         }
         let tasks = seen.tasks.into_iter().filter_map(|task| {
             let marks = self.marks(&task, None).filter(|m| owner.is_empty() || m.owner == owner)?;
-            Some((task, marks))
+            (!ending || !Self::is_over(&task, &marks)).then_some((task, marks))
         });
         let tasks: Vec<(P::Task, Marks)> = tasks.collect();
         // A key may have two instances, against every care. Each gets a key of its own here: the servers see which one

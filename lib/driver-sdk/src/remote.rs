@@ -419,7 +419,9 @@ pub trait RemoteDriver: Send + Sync + 'static {
     /// creates. It still gets an existing instance. Otherwise it returns [`RemoteError::Sealed`], also for a call sent
     /// before or under way.
     ///
-    /// Returns the existing instance, or `None` when there is none, which is then final. Does not stop an existing
+    /// Returns the existing instance, or `None` when there is none, which is then final. With an intent
+    /// ([`Ensure::intent`]) a create may have been sent: answer `None` only when the place to which it went has been
+    /// asked, and [`RemoteError::CouldNotAsk`] when this node does not reach that place. Does not stop an existing
     /// instance, which takes over the epoch. Idempotent. The seal must survive restarts, for at least as long as a call
     /// may be on its way. Declare it with [`Description::seal`].
     async fn seal(
@@ -427,6 +429,7 @@ pub trait RemoteDriver: Send + Sync + 'static {
         _key: &str,
         _epoch: u64,
         _owner: &str,
+        _intent: &[u8],
     ) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
         Err(RemoteError::wrong_request("this driver cannot seal keys"))
     }

@@ -269,7 +269,7 @@ impl Wire for RemoteService {
             remote::Observation { key: request.key.clone(), state: remote::InstanceState::Gone, ..Default::default() };
         let driver = self.driver.clone();
         self.observer.spent();
-        let seal = async move { driver.seal(&request.key, request.epoch, &request.owner).await };
+        let seal = async move { driver.seal(&request.key, request.epoch, &request.owner, &request.intent).await };
         let (handle, seen) = match finished(seal).await? {
             Some((handle, seen)) => (Some(wire_handle(handle)?), seen),
             None => (None, gone),

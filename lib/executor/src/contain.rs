@@ -4,9 +4,11 @@
 //! means that the executor was killed. The first process to notice takes the lock, ends the remaining processes by
 //! cgroup, session and marker, and stores a result that says so. All others find that result.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::disk::{Durability, replace};
@@ -21,6 +23,9 @@ use crate::error::Error;
 
 /// How long processes may take to disappear after SIGKILL.
 const DEATH: Duration = Duration::from_secs(5);
+
+/// How long those may take that have not disappeared before.
+const RESISTED: Duration = Duration::from_millis(100);
 
 /// How long processes are waited for that may belong to the workload: while they execute a program, they cannot say.
 const UNDECIDED: Duration = Duration::from_secs(1);
@@ -71,23 +76,68 @@ pub fn fate(state_dir: &Path, known: Option<&StateRecord>) -> Result<Fate, Error
         return Err(Error::Absent { state_dir: state_dir.to_owned() });
     }
     let why = if same_boot { "was killed" } else { "ended with a restart of the machine" };
-    let result = ResultRecord {
-        exit_code: -1,
-        started_at_ns: record.started_at_ns,
-        finished_at_ns: process::now_ns(),
-        oom_killed: cgroup::oom_kills(&Paths::of_record(&record)) > 0,
-        lost: true,
-        reason: format!(
-            "executor lost: process {} {why} before its workload ended, so the exit code is unknown; \
-             what was left of the workload has been killed",
-            record.executor_pid
-        ),
-        ..ResultRecord::default()
-    };
+    let reason = format!(
+        "executor lost: process {} {why} before its workload ended, so the exit code is unknown; \
+         what was left of the workload has been killed",
+        record.executor_pid
+    );
+    let oom_killed = cgroup::oom_kills(&Paths::of_record(&record)) > 0;
+    let result = ResultRecord { oom_killed, ..lost(record.started_at_ns, reason) };
     let _ = cgroup::remove(&Paths::of_record(&record));
     let _ = std::fs::remove_file(state_dir.join(files::SOCKET));
     store_result(state_dir, &result)?;
     Ok(Fate::Ended(result))
+}
+
+/// A result without an exit code.
+fn lost(started_at_ns: u64, reason: String) -> ResultRecord {
+    ResultRecord {
+        exit_code: -1,
+        started_at_ns,
+        finished_at_ns: process::now_ns(),
+        lost: true,
+        reason,
+        ..ResultRecord::default()
+    }
+}
+
+/// Ends what was to be started in `state_dir` before the machine was restarted, with the boot `boot_id`: it may have
+/// run, whatever the loss of power has left of its record. Does nothing where it has ended, or where it was started
+/// since then.
+///
+/// # Errors
+/// When a file cannot be read or written, or another process holds the directory for long. Nothing may be started
+/// there then.
+pub fn end_by_restart(state_dir: &Path, boot_id: &str) -> Result<(), Error> {
+    let begun = Instant::now();
+    loop {
+        let held = try_lock(state_dir)?;
+        if read_result(state_dir)?.is_some() {
+            return Ok(());
+        }
+        let (record, damaged) = match read_record(state_dir) {
+            Ok(record) => (record, false),
+            Err(_) => (None, true),
+        };
+        if record.as_ref().is_some_and(|record| record.boot_id == boot_id) {
+            return Ok(());
+        }
+        if held.is_some() {
+            let reason =
+                "executor lost: it ended with a restart of the machine, so the exit code is unknown".to_owned();
+            let started_at_ns = record.map_or_else(process::now_ns, |record| record.started_at_ns);
+            let _ = std::fs::remove_file(state_dir.join(files::SOCKET));
+            if damaged {
+                std::fs::remove_file(state_dir.join(files::STATE))
+                    .map_err(Error::io("remove the damaged record in", state_dir))?;
+            }
+            return store_result(state_dir, &lost(started_at_ns, reason));
+        }
+        if begun.elapsed() > DEATH {
+            return Err(Error::Unresponsive { state_dir: state_dir.to_owned(), seconds: DEATH.as_secs() });
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// The lock of a directory without an executor; `None` while another process holds it.
@@ -187,8 +237,25 @@ pub fn claim(state_dir: &Path, given: u64) -> Result<(), Error> {
 
 /// Kills until no process of the workload lives.
 fn kill_remains(state_dir: &Path, record: &StateRecord) -> Result<(), Error> {
+    // One that nothing ends must not delay every look at all others.
+    let patience = if resisting().contains(state_dir) { RESISTED } else { DEATH };
+    let killed = kill_remains_within(state_dir, record, patience);
+    match &killed {
+        Err(Error::Uncontained { .. }) => drop(resisting().insert(state_dir.to_owned())),
+        _ => drop(resisting().remove(state_dir)),
+    }
+    killed
+}
+
+/// Directories whose processes have outlived [`DEATH`].
+fn resisting() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+    static RESISTING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    RESISTING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn kill_remains_within(state_dir: &Path, record: &StateRecord, patience: Duration) -> Result<(), Error> {
     let paths = Paths::of_record(record);
-    let (begun, deadline) = (Instant::now(), Instant::now() + DEATH);
+    let (begun, deadline) = (Instant::now(), Instant::now() + patience);
     let mut pause = Duration::from_millis(1);
     let mut killed: Vec<ProcessStat> = Vec::new();
     loop {

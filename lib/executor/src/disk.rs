@@ -25,11 +25,13 @@ pub fn replace(dir: &Path, name: &str, bytes: &[u8], durability: Durability) -> 
     let written = OpenOptions::new()
         .write(true)
         .create(true)
-        .truncate(true)
+        // What is there already may be a reserve of space.
+        .truncate(false)
         .mode(0o600)
         .open(&temporary)
         .and_then(|mut file| {
             file.write_all(bytes)?;
+            file.set_len(bytes.len() as u64)?;
             if durability == Durability::Durable { file.sync_data() } else { Ok(()) }
         })
         .and_then(|()| std::fs::rename(&temporary, &target));
@@ -41,4 +43,31 @@ pub fn replace(dir: &Path, name: &str, bytes: &[u8], durability: Durability) -> 
         Durability::Durable => File::open(dir)?.sync_all(),
         Durability::Atomic => Ok(()),
     }
+}
+
+/// Bytes that [`reserve`] keeps: more than any file has that is written with it.
+const RESERVE: usize = 4096;
+
+/// Keeps space for the next [`replace`] of `dir/name`, so that it succeeds on a full disk, too.
+///
+/// # Errors
+/// When there is no space now.
+pub fn reserve(dir: &Path, name: &str) -> io::Result<()> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(dir.join(format!(".{name}.new")))?
+        .write_all(&[0; RESERVE])
+}
+
+/// Gives the space of [`reserve`] back.
+pub fn release(dir: &Path, name: &str) {
+    let _ = std::fs::remove_file(dir.join(format!(".{name}.new")));
+}
+
+/// Whether there was no space for a write.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -2,12 +2,14 @@
 //!
 //! Only the holder of the directory's lock writes it: the executor while it lives, afterwards a controller.
 
+use std::fs::OpenOptions;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use executor_proto::files;
 
-use crate::disk::{Durability, replace};
+use crate::disk::{Durability, is_full, replace};
 
 /// The verdict on a call's epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +52,20 @@ pub fn load(state_dir: &Path) -> io::Result<u64> {
 /// # Errors
 /// When the file cannot be written; the former epoch stands.
 pub fn store(state_dir: &Path, epoch: u64) -> io::Result<()> {
-    replace(state_dir, files::EPOCH, format!("{epoch}\n").as_bytes(), Durability::Durable)
+    let text = format!("{epoch}\n");
+    match replace(state_dir, files::EPOCH, text.as_bytes(), Durability::Durable) {
+        // A task that has filled the disk must not keep its next manager from stopping it.
+        Err(e) if is_full(&e) => overwrite(state_dir, &text).map_err(|_| e),
+        other => other,
+    }
+}
+
+/// Writes the epoch into the space that the former one has. Numbers only grow, so whatever part of it a loss of power
+/// leaves is no lower than the former one, and this one has admitted nobody by then.
+fn overwrite(state_dir: &Path, text: &str) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(state_dir.join(files::EPOCH))?;
+    file.write_all_at(text.as_bytes(), 0)?;
+    file.sync_all()
 }
 
 /// Judges `given` against the record and raises the record if it is higher.

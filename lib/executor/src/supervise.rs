@@ -24,7 +24,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process};
 
 use crate::connection::{Connection, listen};
-use crate::disk::{Durability, replace};
+use crate::disk::{Durability, release, replace, reserve};
 use crate::launch::{Started, Surroundings, launch, os_failure};
 use crate::pump::{BUFFER, Pump};
 use crate::session::Session;
@@ -84,10 +84,17 @@ pub fn main(role: Role, state_dir: &Path) -> ExitCode {
         Ok(Fork::Child) => {}
         Err(e) => return fail(os_failure("fork", &e), Some(lock), control),
     }
+    if spec.epoch > 0 {
+        // A remote task may fill its disk, and then its end must still be told.
+        let _ = reserve(Path::new("."), files::RESULT);
+    }
     let started = settle().map_err(|e| os_failure("settle", &e)).and_then(|signals| Ok((signals, launch(&spec)?)));
     let (signals, started) = match started {
         Ok(started) => started,
-        Err(failure) => return fail(failure, Some(lock), control),
+        Err(failure) => {
+            release(Path::new("."), files::RESULT);
+            return fail(failure, Some(lock), control);
+        }
     };
     let epoch = epoch::load(Path::new(".")).unwrap_or(u64::MAX);
     let mut executor = Executor::new(signals, started, epoch, lock);

@@ -45,12 +45,12 @@ pub struct AclExplanation {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct AclCaller {
-    /// Accessor of the token; empty = none was shown, or the identity of a task.
+    /// Accessor of the token; empty = none was shown, or the identity of a task or a node.
     #[serde(rename = "AccessorID")]
     pub accessor_id: String,
-    /// Name of the token; of a task, its namespace, job, group and task.
+    /// Name of the token; of a task, its namespace, job, group and task; of a node, its id.
     pub name: String,
-    /// `anonymous`, `client`, `management` or `workload`.
+    /// `anonymous`, `client`, `management`, `workload` or `node`.
     #[serde(rename = "Type")]
     pub kind: String,
     /// The policies that the rights come from.

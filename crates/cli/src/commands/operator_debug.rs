@@ -85,11 +85,14 @@ struct Files {
 
 impl Files {
     fn new(dir: PathBuf, verbose: bool) -> Result<Self> {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&dir)
-            .with_context(|| format!("could not create {}", dir.display()))?;
+        let made = |above: Option<&Path>| {
+            if let Some(above) = above.filter(|above| !above.as_os_str().is_empty()) {
+                DirBuilder::new().recursive(true).mode(0o700).create(above)?;
+            }
+            // One that is there already may be somebody else's, who would read all that is written into it.
+            DirBuilder::new().mode(0o700).create(&dir)
+        };
+        made(dir.parent()).with_context(|| format!("could not create {}", dir.display()))?;
         Ok(Self { dir, verbose, written: Vec::new(), failed: Vec::new() })
     }
 
@@ -127,7 +130,7 @@ fn create(dir: &Path, name: &str) -> Result<File> {
     if let Some(above) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(above)?;
     }
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
     file.with_context(|| format!("could not write {}", path.display()))
 }
 
@@ -343,4 +346,18 @@ fn pack(dir: &Path, name: &str, archive: &Path) -> Result<()> {
     tar.append_dir_all(name, dir).with_context(failed)?;
     let file = tar.into_inner().and_then(GzEncoder::finish).with_context(failed)?;
     file.sync_all().with_context(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Files;
+
+    #[test]
+    fn a_capture_has_a_directory_of_its_own() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let name = dir.path().join("above/capture");
+        assert!(Files::new(name.clone(), false).is_ok());
+        let why = Files::new(name, false).map(drop).expect_err("it is there, whoever has made it");
+        assert!(format!("{why:#}").contains("exists"), "{why:#}");
+    }
 }

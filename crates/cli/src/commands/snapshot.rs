@@ -142,7 +142,13 @@ fn write(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut name = file.as_os_str().to_owned();
     name.push(".part");
     let part = PathBuf::from(name);
-    let mut out = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+    // What a broken off one has left. A file that somebody else has put there, or a link, is not written into: it would
+    // keep its owner, or lie elsewhere.
+    match std::fs::remove_file(&part) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut out = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
     out.write_all(bytes)?;
     out.sync_all()?;
     std::fs::rename(part, file)
@@ -179,4 +185,27 @@ fn show(snapshot: &Snapshot, size: usize, as_json: bool) -> Result<()> {
     }
     table.print();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::write;
+
+    #[test]
+    fn a_snapshot_is_not_written_into_what_lies_in_its_way() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (file, part, other) = (dir.path().join("s"), dir.path().join("s.part"), dir.path().join("other"));
+        std::fs::write(&other, "theirs").expect("writes");
+        symlink(&other, &part).expect("links");
+        write(&file, b"secret").expect("writes");
+        assert_eq!(std::fs::read_to_string(&other).expect("reads"), "theirs", "through the link");
+        // One that somebody else can read, as they have made it.
+        std::fs::write(&part, "left").expect("writes");
+        std::fs::set_permissions(&part, std::fs::Permissions::from_mode(0o666)).expect("sets");
+        write(&file, b"secret").expect("writes");
+        let mode = std::fs::metadata(&file).expect("it is there").permissions().mode();
+        assert_eq!((mode & 0o777, std::fs::read(&file).expect("reads")), (0o600, b"secret".to_vec()));
+    }
 }

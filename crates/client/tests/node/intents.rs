@@ -62,8 +62,12 @@ async fn a_create_is_sent_when_the_servers_have_stored_it_and_repeated_as_it_was
     assert_eq!((adopted.handle, adopted.incarnation), (seen.handle, order.incarnation));
     assert_eq!((provider.instances().expect("reads").len(), provider.live().expect("reads").len()), (1, 1));
 
-    rig.server.order(&RemoteOrder { epoch: 3, ..bare(&adopt) });
-    rig.server.report(&slot, "the end", |r| r.observed.ended()).await;
+    // Nor has the one that stops it.
     next.stop().await;
+    rig.server.forget_reports();
+    rig.server.set_order(&RemoteOrder { epoch: 3, ..bare(&adopt) });
+    let last = node(&rig, "n3").await;
+    rig.server.report(&slot, "the end", |r| r.observed.ended()).await;
+    last.stop().await;
     nothing_left(&rig).await;
 }

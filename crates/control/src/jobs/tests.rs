@@ -187,3 +187,24 @@ fn a_source_text_that_is_too_large_is_left_out_and_told() {
         assert_eq!(size_text(bytes), text);
     }
 }
+
+#[test]
+fn a_job_names_no_parent_but_its_own() {
+    let mut world = World::with(job());
+    let child =
+        |parent: &str| RegisterJob { job: Job { parent_id: parent.to_owned(), ..job() }, ..RegisterJob::default() };
+    let refused = world.registers(child("db")).unwrap_err().to_string();
+    assert!(refused.starts_with("job \"web\" has ParentID \"db\""), "{refused}");
+    let unknown = Job { id: "new".into(), parent_id: "db".to_owned(), ..job() };
+    let refused = world.registers(RegisterJob { job: unknown, ..RegisterJob::default() }).unwrap_err().to_string();
+    assert!(refused.starts_with("job \"new\" has ParentID \"db\""), "{refused}");
+    let plan = crate::plan::PlanJob { job: child("db").job, diff: false };
+    let refused = crate::plan::preview(&world.0, plan, 100, (1, 1), &mut counted(9)).unwrap_err();
+    assert!(refused.starts_with("job \"web\" has ParentID \"db\""), "{refused}");
+    // What was made from a template, read and registered again.
+    let made = |parent: &str| Job { id: "db/dispatch-1".into(), ..child(parent).job };
+    let change = Change::UpsertJob { job: Box::new(made("db")), submission: None };
+    world.0.apply(world.0.latest_index() + 1, 1, change.into()).unwrap();
+    world.registers(RegisterJob { job: made("db"), ..RegisterJob::default() }).unwrap();
+    assert!(world.registers(RegisterJob { job: made("web"), ..RegisterJob::default() }).is_err());
+}

@@ -310,6 +310,7 @@ impl RemoteDriver for Remote {
         key: &str,
         epoch: u64,
         owner: &str,
+        _intent: &[u8],
     ) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
         self.sealed.lock().expect("lock").insert(key.to_owned());
         match self.find(key, owner).await {

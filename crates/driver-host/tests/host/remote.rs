@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use driver_host::{EnsureRequest, InstanceState, LogsQuery, RemoteError, TaskConfig};
+use driver_host::{EnsureRequest, InstanceState, LogsQuery, RemoteError, SealRequest, TaskConfig};
 use serde_json::json;
 
 use crate::support::{Fixture, fake, signal, soon, task};
@@ -17,6 +17,10 @@ fn request(key: &str, epoch: u64, task: TaskConfig) -> EnsureRequest {
         bundle: None,
         ..EnsureRequest::default()
     }
+}
+
+fn seal(key: &str, epoch: u64) -> SealRequest {
+    SealRequest { key: key.into(), epoch, owner: "cluster".into(), ..SealRequest::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,20 +99,20 @@ async fn a_sealed_key_is_refused_by_name() {
 
     // A key that nothing was created with, one that is in use, one that was acknowledged.
     for _ in 0..2 {
-        assert_eq!(soon(remote.seal("late", 1, "cluster")).await.expect("sealed"), None);
+        assert_eq!(soon(remote.seal(seal("late", 1))).await.expect("sealed"), None);
     }
     soon(remote.ensure(request("live", 1, config.clone()))).await.expect("creates");
-    let (live, seen_live) = soon(remote.seal("live", 2, "cluster")).await.expect("sealed").expect("exists");
+    let (live, seen_live) = soon(remote.seal(seal("live", 2))).await.expect("sealed").expect("exists");
     assert_eq!((seen_live.state(), seen_live.epoch), (InstanceState::Running, 2));
     let same = soon(remote.ensure(request("live", 2, config.clone()))).await.expect("gets");
     assert!(!same.created && same.handle == Some(live));
-    let error = soon(remote.seal("live", 1, "cluster")).await.expect_err("stale");
+    let error = soon(remote.seal(seal("live", 1))).await.expect_err("stale");
     assert!(matches!(error, RemoteError::StaleEpoch { accepted: Some(2), .. }), "{error:?}");
     for key in ["late", "k1"] {
         let error = soon(remote.ensure(request(key, 9, config.clone()))).await.expect_err("sealed");
         assert!(matches!(&error, RemoteError::WrongRequest(why) if why.contains("sealed")), "{error:?}");
     }
-    let error = soon(remote.seal("", 1, "cluster")).await.expect_err("no key");
+    let error = soon(remote.seal(seal("", 1))).await.expect_err("no key");
     assert!(matches!(error, RemoteError::WrongRequest(_)), "{error:?}");
     fixture.finish().await;
 }

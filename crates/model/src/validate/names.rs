@@ -22,14 +22,14 @@ fn misleads(c: char) -> bool {
 
 /// What is wrong with a name that others read: its length, and characters that do not show.
 fn name_mistake(what: &str, name: &str) -> Option<String> {
-    mistake(what, name, misleads)
+    mistake(what, (name, MAX_NAME), misleads)
 }
 
-fn mistake(what: &str, name: &str, odd: impl Fn(char) -> bool) -> Option<String> {
+fn mistake(what: &str, (name, most): (&str, usize), odd: impl Fn(char) -> bool) -> Option<String> {
     let length = name.chars().count();
-    if length > MAX_NAME {
+    if length > most {
         let start: String = name.chars().take(24).collect();
-        return Some(format!("{what} {start:?}… has {length} characters, at most {MAX_NAME} are allowed"));
+        return Some(format!("{what} {start:?}… has {length} characters, at most {most} are allowed"));
     }
     let odd = name.chars().find(|c| odd(*c))?;
     Some(format!(
@@ -39,20 +39,21 @@ fn mistake(what: &str, name: &str, odd: impl Fn(char) -> bool) -> Option<String>
 }
 
 /// A name that stands in paths, and may hold slashes.
-fn path_mistake(what: &str, name: &str, odd: impl Fn(char) -> bool) -> Option<String> {
+fn path_mistake(what: &str, (name, most): (&str, usize), odd: impl Fn(char) -> bool) -> Option<String> {
     let dots = name.split('/').any(|part| matches!(part, "." | ".."));
-    mistake(what, name, odd)
+    mistake(what, (name, most), odd)
         .or_else(|| dots.then(|| format!("{what} {name:?} cannot be, or hold between slashes, \".\" or \"..\"")))
 }
 
 /// The names of a job itself.
 pub(super) fn check_job(job: &Job, e: &mut ValidationErrors) {
-    // A job that was made from a template has its id and more.
+    // A job that was made from a template has its id and more: it may be longer than any other.
     let made = job.dispatched || !job.parent_id.is_empty();
+    let most = if made { usize::MAX } else { MAX_NAME };
     // Ids with line feeds are in use under a stock Nomad, whose own clients are tested with one. Paths carry them,
     // and what is shown spells them out.
-    let id = path_mistake("Job ID", job.id.as_str(), |c| c != '\n' && misleads(c)).filter(|_| !made);
-    let name = name_mistake("Job name", &job.name).filter(|_| !made && job.name != job.id.as_str());
+    let id = path_mistake("Job ID", (job.id.as_str(), most), |c| c != '\n' && misleads(c));
+    let name = mistake("Job name", (&job.name, most), misleads).filter(|_| job.name != job.id.as_str());
     let others = [("Namespace", job.namespace.as_str()), ("Node pool", &job.node_pool), ("Region", &job.region)];
     let others = others.into_iter().filter_map(|(what, name)| name_mistake(what, name));
     let datacenters = job.datacenters.iter().filter_map(|name| name_mistake("Datacenter", name));
@@ -67,7 +68,8 @@ pub(super) fn check_group(g: &TaskGroup, e: &mut ValidationErrors) {
         .flat_map(|(name, v)| [name_mistake("Volume name", name), name_mistake("Volume source", &v.source)]);
     let ports = g.networks.iter().flat_map(|n| n.reserved_ports.iter().chain(&n.dynamic_ports));
     let ports = ports.map(|port| name_mistake("Port label", &port.label));
-    let all = std::iter::once(path_mistake("Task group name", &g.name, misleads)).chain(volumes).chain(ports);
+    let all =
+        std::iter::once(path_mistake("Task group name", (&g.name, MAX_NAME), misleads)).chain(volumes).chain(ports);
     all.flatten().for_each(|wrong| e.text(wrong));
 }
 
@@ -129,6 +131,22 @@ pub(super) fn check_actions(t: &Task, e: &mut ValidationErrors) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_child_has_a_long_name_and_no_odd_one() {
+        let problems = |id: &str, name: &str| {
+            let job = Job { id: id.into(), name: name.to_owned(), parent_id: "p".to_owned(), ..Job::default() };
+            let mut errors = ValidationErrors::default();
+            check_job(&job, &mut errors);
+            format!("{errors:?}")
+        };
+        let long = format!("{}/dispatch-1790000000-0123abcd", "n".repeat(MAX_NAME));
+        let none = format!("{:?}", ValidationErrors::default());
+        assert_eq!(problems(&long, &long), none);
+        for (id, name) in [("../etc", "../etc"), ("p/..", "p/.."), ("a\u{202e}b", "a\u{202e}b"), ("p/x", "a\u{7}")] {
+            assert_ne!(problems(id, name), none, "{id:?} {name:?}");
+        }
+    }
 
     #[test]
     fn a_refusal_does_not_repeat_all_that_was_sent() {

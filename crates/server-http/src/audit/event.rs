@@ -78,7 +78,7 @@ const AGENT_MAX: usize = 256;
 pub(crate) struct Auth {
     /// Of the token; empty = none that has one.
     pub(crate) accessor_id: String,
-    /// Of the token, or of the task whose identity is shown.
+    /// Of the token, or of the task whose identity is shown; of a node, its id.
     pub(crate) name: String,
     /// See [`Kind`].
     #[serde(rename = "type")]
@@ -103,7 +103,10 @@ impl From<&Known> for Auth {
                 let name = parts.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join("/");
                 of(Kind::Workload, name)
             }
-            (None, None) => of(Kind::Anonymous, String::new()),
+            (None, None) => match known.access.node() {
+                Some(id) => of(Kind::Node, id.to_owned()),
+                None => of(Kind::Anonymous, String::new()),
+            },
         }
     }
 }
@@ -114,6 +117,7 @@ impl From<AclCaller> for Auth {
             "client" => Kind::Client,
             "management" => Kind::Management,
             "workload" => Kind::Workload,
+            "node" => Kind::Node,
             "invalid" => Kind::Invalid,
             _ => Kind::Anonymous,
         };
@@ -129,6 +133,7 @@ impl From<Auth> for AclCaller {
             Kind::Client => "client",
             Kind::Management => "management",
             Kind::Workload => "workload",
+            Kind::Node => "node",
         };
         Self { accessor_id: auth.accessor_id, name: auth.name, kind: kind.to_owned(), policies: auth.policies }
     }
@@ -149,6 +154,8 @@ pub(crate) enum Kind {
     Management,
     /// A task by its identity.
     Workload,
+    /// A node by its identity.
+    Node,
 }
 
 /// The object of a request whose path does not name it.
@@ -337,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_caller_is_the_same_on_every_agent() {
-        for kind in [Kind::Anonymous, Kind::Invalid, Kind::Client, Kind::Management, Kind::Workload] {
+        for kind in [Kind::Anonymous, Kind::Invalid, Kind::Client, Kind::Management, Kind::Workload, Kind::Node] {
             let auth = Auth { accessor_id: "a".into(), name: "n".into(), kind, policies: vec!["p".into()] };
             let told = AclCaller::from(auth.clone());
             assert_eq!(json!(told.kind), serde_json::to_value(kind).expect("JSON"));

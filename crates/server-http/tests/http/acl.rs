@@ -32,6 +32,16 @@ const ELSEWHERE: &str = r#"namespace "elsewhere" { policy = "write" }"#;
 
 const CALLERS: [&str; 8] = ["none", "unknown", "expired", "elsewhere", "read", "write", "management", "task"];
 
+/// The identity of the task of an allocation, for an audience; null = for none.
+fn identity(c: &Cluster, alloc: &str, audience: &Value) -> String {
+    let mut claims = json!({"nomad_allocation_id": alloc, "nomad_task": "server", "nomad_namespace": "default",
+        "nomad_job_id": "web"});
+    if !audience.is_null() {
+        claims["aud"] = audience.clone();
+    }
+    c.server.handle().keyring().sign(&claims).expect("signs")
+}
+
 struct Guarded {
     c: Cluster,
     /// Secrets of the callers that have a token.
@@ -45,9 +55,13 @@ struct Guarded {
 impl Guarded {
     /// A cluster with ACLs and a running job.
     async fn start() -> Self {
+        Self::with(HttpOptions::default()).await
+    }
+
+    async fn with(options: HttpOptions) -> Self {
         let acl = AclConfig { enabled: true, token_min_expiration: Duration::from_millis(1), ..AclConfig::default() };
         let config = ServerConfig { acl, ..ServerConfig::default() };
-        let mut c = Cluster::of(config, HttpOptions::default(), Limits::default()).await;
+        let mut c = Cluster::of(config, options, Limits::default()).await;
         let first = c.done("/v1/acl/bootstrap", &json!({})).await;
         let management = first["SecretID"].as_str().expect("a secret").to_owned();
         c.show(&management);
@@ -57,9 +71,7 @@ impl Guarded {
         let allocs = c.until("/v1/job/web/allocations", "running", running).await;
         let alloc = allocs[0]["ID"].as_str().expect("an id").to_owned();
         let deployments = c.get("/v1/job/web/deployments").await.json();
-        let claims = json!({"nomad_allocation_id": alloc, "nomad_task": "server", "nomad_namespace": "default",
-            "nomad_job_id": "web"});
-        let identity = c.server.handle().keyring().sign(&claims).expect("signs");
+        let identity = identity(&c, &alloc, &json!("nomadproject.io"));
         let unknown = "5c3c2f5a-9a3e-4b0e-8e55-0a6a3c1f2d11".to_owned();
         let secrets = BTreeMap::from([("management", management), ("unknown", unknown), ("task", identity)]);
         let mut g = Self {
@@ -285,6 +297,112 @@ async fn a_query_that_waits_is_decided_by_what_holds_when_it_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_waits_once_however_its_index_is_written() {
+    let g = Guarded::start().await;
+    let path = "/v1/jobs?inde%78=999999999&wait=3s";
+    let begun = std::time::Instant::now();
+    let waiting = g.ask("read", "GET", path, &Value::Null);
+    let change = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        g.policy("read", &READ.replace("agent { policy = \"read\" }", ""), &Value::Null).await;
+    };
+    let ((status, text), ()) = tokio::join!(waiting, change);
+    let took = begun.elapsed();
+    assert!(status == StatusCode::OK && took > Duration::from_secs(2), "it has waited: {status} {took:?} {text}");
+    assert!(took < Duration::from_millis(5500), "nobody judges a second wait: {took:?}");
+    g.c.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_followed_log_ends_with_the_right_to_read_it() {
+    use futures::{StreamExt as _, stream};
+    let follow: server_http::FollowLog = std::sync::Arc::new(|_| {
+        let lines = stream::iter(0..).then(|_: u32| async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            b"a line\n".to_vec()
+        });
+        Ok(lines.boxed())
+    });
+    let g = Guarded::with(HttpOptions { follow_log: Some(follow), ..HttpOptions::default() }).await;
+    let address = Address::parse(&g.c.address).expect("address");
+    let mut connection: Connection<Full<Bytes>> = Connection::open(&address, None).await.expect("connects");
+    let request = Request::get("/v1/agent/monitor?plain=true").header("host", &g.c.address);
+    let request = request.header("x-nomad-token", &g.secrets["read"]).body(Full::default()).expect("request");
+    let response = connection.send(request).await.expect("answers");
+    assert_eq!(response.status(), StatusCode::OK);
+    let mut body = response.into_body();
+    assert!(testkit::soon(body.frame()).await.is_some_and(|frame| frame.is_ok()), "lines come");
+    g.policy("read", "agent { policy = \"deny\" }", &Value::Null).await;
+    let ends = async { while body.frame().await.is_some_and(|frame| frame.is_ok()) {} };
+    assert!(tokio::time::timeout(Duration::from_secs(15), ends).await.is_ok(), "it goes on without the right");
+    g.c.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plan_names_displaced_allocations_of_namespaces_that_its_caller_reads() {
+    let mut g = Guarded::start().await;
+    let config = json!({"SchedulerAlgorithm": "binpack", "PreemptionConfig": {"ServiceSchedulerEnabled": true}});
+    g.c.done("/v1/operator/scheduler/configuration", &config).await;
+    g.c.done("/v1/namespace", &json!({"Name": "private"})).await;
+    let sized = |id: &str, namespace: &str, priority: i32| {
+        let mut job = serde_json::to_value(job(id, 1)).expect("JSON");
+        (job["Namespace"], job["Priority"]) = (json!(namespace), json!(priority));
+        job["TaskGroups"][0]["Tasks"][0]["Resources"]["CPU"] = json!(3500);
+        json!({ "Job": job })
+    };
+    g.c.done("/v1/jobs", &sized("hidden", "private", 1)).await;
+    let running = |list: &Value| list[0]["ClientStatus"] == "running";
+    g.c.until("/v1/job/hidden/allocations?namespace=private", "running", running).await;
+    g.policy("both", &format!("{WRITE} namespace \"private\" {{ policy = \"read\" }}"), &Value::Null).await;
+    g.token("both", "both", "").await;
+    for (caller, named) in [("management", 1), ("both", 1), ("write", 0)] {
+        let (status, text) = g.ask(caller, "PUT", "/v1/job/big/plan", &sized("big", "default", 90)).await;
+        let said: Value = serde_json::from_str(&text).unwrap_or_default();
+        let listed = said["Annotations"]["PreemptedAllocs"].as_array().map_or(0, Vec::len);
+        assert_eq!((status, listed), (StatusCode::OK, named), "{caller}: {text}");
+        assert_eq!(said["Annotations"]["DesiredTGUpdates"]["web"]["Preemptions"], 1, "{caller}: all count: {text}");
+    }
+    g.c.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_identity_of_a_task_for_another_audience_is_no_token() {
+    let g = Guarded::start().await;
+    for (audience, wanted) in [
+        (json!("nomadproject.io"), StatusCode::OK),
+        (json!(["sts.amazonaws.com", "nomadproject.io"]), StatusCode::OK),
+        (json!("sts.amazonaws.com"), StatusCode::FORBIDDEN),
+        (json!(["a", "b"]), StatusCode::FORBIDDEN),
+        (json!([]), StatusCode::FORBIDDEN),
+        (Value::Null, StatusCode::FORBIDDEN),
+    ] {
+        let shown = identity(&g.c, &g.alloc, &audience);
+        assert_eq!(g.ask(&shown, "GET", "/v1/services", &Value::Null).await.0, wanted, "{audience}");
+    }
+    g.c.end().await;
+}
+
+/// Whoever has no rights is told so before its body: it may take as long as it likes to send one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_nothing_is_refused_before_its_body_is_read() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let g = Guarded::start().await;
+    for (method, path) in [("PUT", "/v1/jobs"), ("PUT", "/v1/var/a"), ("PUT", "/v1/search"), ("DELETE", "/v1/var/a")] {
+        let mut stream = tokio::net::TcpStream::connect(&g.c.address).await.expect("connects");
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\ncontent-length: 1000000\r\n\r\n", g.c.address);
+        stream.write_all(head.as_bytes()).await.expect("writes");
+        let mut heard = [0; 12];
+        testkit::soon(stream.read_exact(&mut heard)).await.expect("an answer");
+        assert_eq!(&heard, b"HTTP/1.1 403", "{method} {path}");
+    }
+    // What is open to all takes little of a stranger.
+    let login = json!({"AuthMethodName": "x", "LoginToken": "x".repeat(66_000)});
+    let (status, text) = g.ask("none", "PUT", "/v1/acl/login", &login).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE, "{text}");
+    g.c.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_rule_that_decides_is_explained() {
     let g = Guarded::start().await;
     let explain = async |caller: &str, question: Value| {
@@ -373,6 +491,31 @@ async fn the_id_of_a_lock_is_shown_to_its_holder_and_to_managers() {
     }
     let (status, text) = g.ask("all", "PUT", "/v1/var/a?cas=1", &lock).await;
     assert!(status == StatusCode::CONFLICT && !text.contains("opens-it"), "{status} {text}");
+    g.c.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_only_write_a_variable_reads_nothing_of_it_with_its_lock() {
+    let mut g = Guarded::start().await;
+    for (name, capabilities) in [("writer", r#""write""#), ("both", r#""read", "write""#)] {
+        let rules =
+            format!("namespace \"default\" {{ variables {{ path \"*\" {{ capabilities = [{capabilities}] }} }} }}");
+        g.policy(name, &rules, &Value::Null).await;
+        g.token(name, name, "").await;
+    }
+    let put = g.ask("management", "PUT", "/v1/var/db", &json!({"Items": {"password": "hunter2"}})).await;
+    assert_eq!(put.0, StatusCode::OK, "{}", put.1);
+    let id = json!({"Lock": {"ID": "mine"}});
+    for operation in ["lock-acquire", "lock-acquire", "lock-renew", "lock-release"] {
+        let (status, text) = g.ask("writer", "PUT", &format!("/v1/var/db?{operation}"), &id).await;
+        assert!(status == StatusCode::OK && !text.contains("hunter2"), "{operation}: {status} {text}");
+    }
+    let (_, text) = g.ask("both", "PUT", "/v1/var/db?lock-acquire", &id).await;
+    assert!(text.contains("hunter2"), "who may read sees the items: {text}");
+    g.ask("both", "PUT", "/v1/var/db?lock-release", &id).await;
+    let own = json!({"Lock": {"ID": "mine"}, "Items": {"k": "brought"}});
+    let (status, text) = g.ask("writer", "PUT", "/v1/var/db?lock-acquire", &own).await;
+    assert!(status == StatusCode::OK && text.contains("brought"), "its own items come back: {status} {text}");
     g.c.end().await;
 }
 
@@ -468,7 +611,7 @@ async fn a_node_drains_itself_and_no_other() {
     };
     let other = "7f3b1f4e-0000-4000-8000-000000000000";
     let (own, late, foreign) = (sign(id, i64::MAX / 2), sign(id, 1), sign(other, i64::MAX / 2));
-    let drain = json!({"DrainSpec": {"Deadline": 1_000_000_000_i64, "IgnoreSystemJobs": false}});
+    let drain = json!({"DrainSpec": {"Deadline": 3_600_000_000_000_i64, "IgnoreSystemJobs": false}});
     let status = async |token: &str, method: &str, path: String| g.ask(token, method, &path, &drain).await.0.as_u16();
     for (token, named, wanted) in [
         (&late, id, 403),
@@ -484,6 +627,27 @@ async fn a_node_drains_itself_and_no_other() {
     for path in ["/v1/nodes", "/v1/jobs", "/v1/agent/self"] {
         assert_eq!(status(&own, "GET", path.to_owned()).await, 403, "{path}");
     }
+    // It takes itself out of scheduling, and not back in: that would undo what an operator has ordered.
+    let put = async |token: &str, what: &str, body: Value| {
+        g.ask(token, "PUT", &format!("/v1/node/{id}/{what}"), &body).await.0.as_u16()
+    };
+    assert_eq!(put("write", "drain", json!({"DrainSpec": null, "MarkEligible": true})).await, 200);
+    assert_eq!(put(&own, "eligibility", json!({"Eligibility": "ineligible"})).await, 200);
+    assert_eq!(put(&own, "eligibility", json!({"Eligibility": "eligible"})).await, 403);
+    assert_eq!(put(&own, "drain", json!({"DrainSpec": null, "MarkEligible": true})).await, 403);
+    assert_eq!(put(&own, "evaluate", json!({})).await, 403);
+    assert_eq!(put(&own, "purge", json!({})).await, 403);
+    // A drain of an operator stays as it was ordered, and the node may wait for its end.
+    let ordered = json!({"DrainSpec": {"Deadline": 3_600_000_000_000_i64, "IgnoreSystemJobs": false}});
+    assert_eq!(put("write", "drain", ordered).await, 200);
+    let before = g.c.get(&format!("/v1/node/{id}")).await.json();
+    let never = json!({"DrainSpec": {"Deadline": 0, "IgnoreSystemJobs": true}});
+    assert_eq!(put(&own, "drain", never).await, 200);
+    let after = g.c.get(&format!("/v1/node/{id}")).await.json();
+    assert_eq!(before["DrainStrategy"], after["DrainStrategy"]);
+    let (_, text) = g.ask(&own, "PUT", "/v1/acl/explain", &json!({"Method": "GET", "Path": "/v1/jobs"})).await;
+    let said: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((said["Caller"]["Type"].as_str(), said["Caller"]["Name"].as_str()), (Some("node"), Some(id)), "{said}");
     g.c.end().await;
 }
 

@@ -311,6 +311,39 @@ async fn web_pages_change_nothing() {
     assert_eq!(c.send(Method::POST, "/v1/jobs", &[], body).await.status, StatusCode::OK);
 }
 
+/// Bodies that do not end fill the room for large ones, and nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_that_arrive_have_a_bounded_room() {
+    let options = HttpOptions { bodies_bytes: 1 << 20, max_body_bytes: 1 << 20, ..HttpOptions::default() };
+    let c = Cluster::with(options, Limits::default()).await;
+    let hold = async || {
+        let mut stream = TcpStream::connect(&c.address).await.expect("connects");
+        let head = format!("PUT /v1/jobs HTTP/1.1\r\nHost: {}\r\nContent-Length: 900001\r\n\r\n", c.address);
+        stream.write_all(head.as_bytes()).await.expect("writes");
+        stream.write_all(&vec![b' '; 900_000]).await.expect("writes");
+        stream
+    };
+    let held = hold().await;
+    let large = || " ".repeat(900_000);
+    let full = testkit::poll("the room is full", async || {
+        let raw = c.send(Method::PUT, "/v1/jobs", &[], large()).await;
+        (raw.status == StatusCode::SERVICE_UNAVAILABLE).then_some(raw)
+    });
+    let raw = full.await;
+    assert!(raw.header("retry-after").parse::<u64>().is_ok_and(|after| after > 0), "{:?}", raw.headers);
+    assert!(raw.text().contains("no room for the request's body"), "{}", raw.text());
+    assert_eq!(c.put("/v1/jobs", &json!({})).await.status, StatusCode::BAD_REQUEST, "small ones always pass");
+    drop(held);
+    testkit::poll("the room comes back", async || {
+        (c.send(Method::PUT, "/v1/jobs", &[], large()).await.status == StatusCode::BAD_REQUEST).then_some(())
+    })
+    .await;
+    // Values cost many times what they are written with.
+    let many = format!("{{\"x\":[0{}]}}", ",0".repeat(1_000_001));
+    let raw = Cluster::start().await.send(Method::PUT, "/v1/jobs", &[], many).await;
+    assert_eq!(raw.status, StatusCode::PAYLOAD_TOO_LARGE, "{}", raw.text());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn malformed_bodies_are_refused_with_the_place() {
     let options = HttpOptions { max_body_bytes: 20_000, ..HttpOptions::default() };

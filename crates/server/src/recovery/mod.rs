@@ -199,12 +199,11 @@ fn unbound(found: &[RemoteSweep]) -> impl Iterator<Item = Unbound<'_>> {
 impl Recovering {
     /// Nobody has answered anything. A recovery does not end by itself before `unheard` has passed.
     pub(crate) fn new(
-        queue: CommitQueue,
-        published: Published,
+        (queue, published, store): (CommitQueue, Published, Arc<dyn Store>),
         keyring: Arc<Keyring>,
         parts: Parts,
         sessions: Arc<dyn NodeSessions>,
-        (runner, store): (Arc<Runner>, Arc<dyn Store>),
+        runner: Arc<Runner>,
         started_at: TimestampNs,
         unheard: Duration,
     ) -> Self {

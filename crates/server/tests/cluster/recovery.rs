@@ -418,6 +418,7 @@ async fn a_recovery_that_another_server_has_ended_is_not_begun_again() {
         }
         server.shutdown().await;
     }
+}
 
 /// What an inventory says of one allocation.
 fn says(alloc: &Allocation, job: Vec<u8>, proof: &str) -> Allocs {

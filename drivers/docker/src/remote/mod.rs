@@ -7,11 +7,14 @@
 mod bundle;
 mod doctor;
 mod ensure;
+mod follow;
 mod marks;
 mod names;
+mod pulse;
 mod read;
 mod unseen;
 mod volumes;
+mod whereabouts;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -22,8 +25,8 @@ use driver_sdk::exec::ExecIo;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
     AgentConfig, Context, Description, DriverConfig, Ensure, Ensured, Error, Finding, Fingerprint, Instance,
-    InstanceState, LogChunk, LogsQuery, Observation, ObservationSink, Page, PluginInfo, RemoteError, RemoteHandle,
-    StopTask, TaskUsage, async_trait, handle,
+    InstanceState, LogChunk, LogsQuery, Lookup, Observation, ObservationSink, Page, PluginInfo, RemoteError,
+    RemoteHandle, StopTask, TaskUsage, async_trait, handle,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -36,12 +39,13 @@ use crate::exec;
 use crate::local::{lock, start, task_exit};
 use crate::options::TaskOptions;
 use crate::stats::{self, Meter};
-use crate::watch::{self, Change, LOOK_AT_LEAST, Monitor, inspect};
+use crate::watch::{self, Monitor, inspect};
 use marks::Marks;
 use names::{
     LABEL_EPOCH, LABEL_KEY, LABEL_OWNER, LABEL_PORTS, LABEL_SLOT, answer, container_path, driver_error, object_name,
     owned,
 };
+use pulse::Pulse;
 
 /// Layout of [`HandleV1`].
 const SCHEMA: u32 = 1;
@@ -63,6 +67,7 @@ struct Site {
     engine: Arc<Engine>,
     plugin: PluginConfig,
     monitor: Monitor,
+    pulse: Pulse,
     _sweeper: Sweeper,
 }
 
@@ -286,27 +291,6 @@ impl RemoteDriver {
         }
     }
 
-    /// Places in a watched list with what is there now: those that a change concerns, or all.
-    async fn looked_again(
-        &self,
-        site: &Site,
-        change: &Change,
-        handles: &[RemoteHandle],
-        known: &[Option<HandleV1>],
-    ) -> Result<Vec<(usize, Observation)>, RemoteError> {
-        let Change::Container(id) = change else {
-            return Ok(driver_sdk::RemoteDriver::observe(self, handles).await?.into_iter().enumerate().collect());
-        };
-        let engine = self.identity(site, false).await?;
-        let mut seen = Vec::new();
-        for (at, handle) in known.iter().enumerate() {
-            if let Some(handle) = handle.as_ref().filter(|handle| handle.container == *id && handle.engine == engine) {
-                seen.push((at, self.look(site, handle).await?));
-            }
-        }
-        Ok(seen)
-    }
-
     async fn listed(&self, site: &Site, label: &str) -> Result<Vec<Listed>, RemoteError> {
         let path = format!("/containers/json?all=true&filters={}", filters(&[("label", label)]));
         site.engine.get("list the instances", &path).await.map_err(answer)
@@ -374,7 +358,8 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
                 }
             }
         }));
-        *lock(&self.site) = Some(Arc::new(Site { engine, plugin: config, monitor, _sweeper: sweeper }));
+        let pulse = Pulse::start(engine.clone());
+        *lock(&self.site) = Some(Arc::new(Site { engine, plugin: config, monitor, pulse, _sweeper: sweeper }));
         Ok(())
     }
 
@@ -441,8 +426,13 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
         }
     }
 
+    async fn intent(&self, request: &Ensure) -> Result<Option<Vec<u8>>, RemoteError> {
+        self.intent_of(&*self.site()?, request).await
+    }
+
     async fn ensure(&self, request: Ensure) -> Result<Ensured, RemoteError> {
         let site = self.site()?;
+        self.goes_here(&site, &request.intent).await?;
         let (container, created) = ensure::ensure(&site.engine, &site.plugin, &request).await?;
         let marks = marks::of_key(&site.engine, &request.key).await?;
         Ok(Ensured {
@@ -453,8 +443,15 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
     }
 
     async fn find(&self, key: &str, owner: &str) -> Result<(RemoteHandle, Observation), RemoteError> {
+        self.look_up(Lookup { key: key.to_owned(), owner: owner.to_owned(), ..Lookup::default() }).await
+    }
+
+    async fn look_up(&self, lookup: Lookup) -> Result<(RemoteHandle, Observation), RemoteError> {
         let site = self.site()?;
-        match inspect(&site.engine, &object_name(key)).await {
+        let Lookup { key, owner, intent, .. } = &lookup;
+        let found = inspect(&site.engine, &object_name(key)).await;
+        self.goes_here(&site, intent).await?;
+        match found {
             Ok(seen) => {
                 owned(&seen.config.labels, key, owner)?;
                 let handle = self.handle(self.identity(&site, false).await?, key, &seen.id)?;
@@ -528,41 +525,7 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
 
     async fn watch(&self, handles: Vec<RemoteHandle>, sink: ObservationSink) -> Result<(), RemoteError> {
         let site = self.site()?;
-        let mut changes = site.monitor.changes();
-        let known: Vec<Option<HandleV1>> = handles.iter().map(|handle| Self::read_handle(handle).ok()).collect();
-        let mut last: Vec<Option<Observation>> = vec![None; handles.len()];
-        let mut change = Change::All;
-        let mut settled = false;
-        loop {
-            match self.looked_again(&site, &change, &handles, &known).await {
-                Ok(seen) => {
-                    for (at, seen) in seen {
-                        if last[at].as_ref() != Some(&seen) {
-                            last[at] = Some(seen.clone());
-                            if sink.send(seen).await.is_err() {
-                                return Ok(());
-                            }
-                        }
-                    }
-                }
-                // Not knowing for a while is not a change; the monitor says when to look again.
-                Err(RemoteError::CouldNotAsk(why)) => tracing::debug!(why, "observation failed, will ask again"),
-                Err(other) => return Err(other),
-            }
-            // What an engine lists is behind its events for a moment: after a listing comes another.
-            let patience = if settled { LOOK_AT_LEAST } else { LISTING_SETTLES };
-            let concerns = |id: &str| known.iter().flatten().any(|handle| handle.container == id);
-            let heard = tokio::select! {
-                heard = watch::changed(&mut changes, patience, concerns) => heard,
-                () = sink.closed() => return Ok(()),
-            };
-            settled = match heard {
-                None => true,
-                Some(Change::All) => false,
-                Some(Change::Container(_)) => settled,
-            };
-            change = heard.unwrap_or(Change::All);
-        }
+        self.follow(&site, &handles, sink).await
     }
 
     async fn stop(&self, handle: &RemoteHandle, epoch: u64, stop: StopTask) -> Result<Observation, RemoteError> {
@@ -593,8 +556,11 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
         key: &str,
         epoch: u64,
         owner: &str,
+        intent: &[u8],
     ) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
         let site = self.site()?;
+        // Before a mark is left at an engine that has never heard of the key.
+        self.goes_here(&site, intent).await?;
         let name = object_name(key);
         if let Ok(seen) = inspect(&site.engine, &name).await {
             owned(&seen.config.labels, key, owner)?;
@@ -613,6 +579,7 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
                 Ok(Some((handle, observed)))
             }
             Err(e) if e.is_absent() => {
+                self.goes_here(&site, intent).await?;
                 marks::retire(&site.engine, key).await?;
                 Ok(None)
             }

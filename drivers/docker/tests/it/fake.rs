@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
@@ -61,7 +62,7 @@ pub(crate) struct State {
     pub(crate) images: Vec<String>,
     /// Containers that were removed while they ran unseen.
     pub(crate) orphans: usize,
-    faults: Vec<Fault>,
+    pub(crate) faults: Vec<Fault>,
     next: u32,
     /// Before a start takes effect.
     pub(crate) before_upload: Option<fn(&mut State)>,
@@ -185,6 +186,16 @@ impl Engine {
             (c.status, c.code) = ("exited".into(), code);
         });
         let _ = self.events.send(json!({"Type": "container", "Action": "die", "Actor": {"ID": id}}).to_string() + "\n");
+    }
+}
+
+/// Lets time pass in small steps, and whoever is due do its work in each.
+pub(crate) async fn pass(time: Duration) {
+    for _ in 0..time.as_secs() {
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        tokio::time::resume();
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use docker::RemoteDriver;
 use driver_sdk::{
-    Bundle, BundleFile, Ensure, InstanceState, LogStream, LogsQuery, Observation, RemoteDriver as _, RemoteError,
-    StopTask, TaskConfig,
+    Bundle, BundleFile, Ensure, InstanceState, LogStream, LogsQuery, Lookup, Observation, RemoteDriver as _,
+    RemoteError, StopTask, TaskConfig,
 };
 use serde_json::json;
 
@@ -13,7 +13,7 @@ use testkit::{poll, soon};
 
 use super::{
     agent, config,
-    fake::{Container, Engine},
+    fake::{Container, Engine, pass},
     packed,
 };
 
@@ -177,7 +177,7 @@ async fn what_an_engine_has_lost_sight_of_is_neither_removed_nor_replaced() {
     unseen(manager.ensure(request(1)).await.map(drop));
     again.with(|s| s.containers.values_mut().for_each(|c| c.unseen = false));
     assert_eq!(manager.ensure(request(1)).await.expect("started").observed.state, InstanceState::Running);
-    driver.seal("k-1", 2, "cluster").await.expect("sealed");
+    driver.seal("k-1", 2, "cluster", b"").await.expect("sealed");
     unseen(driver.ensure(request(2)).await.map(drop));
     assert_eq!((engine.only().1.unseen, engine.with(|s| s.orphans)), (true, 0));
     // The operator has ended it.
@@ -231,7 +231,7 @@ async fn stale_epochs_change_nothing() {
     assert_eq!(old.stop(&made.handle, 1, kill()).await, Err(stale.clone()));
     assert_eq!(old.signal(&made.handle, 1, "SIGKILL").await, Err(stale.clone()));
     assert_eq!(old.ensure(request(1)).await.map(|_| ()), Err(stale.clone()));
-    assert_eq!(old.seal("k-1", 1, "cluster").await.map(|_| ()), Err(stale.clone()));
+    assert_eq!(old.seal("k-1", 1, "cluster", b"").await.map(|_| ()), Err(stale.clone()));
     let (id, container) = engine.only();
     assert_eq!(container.status, "running");
     engine.end(&id, 4);
@@ -244,8 +244,8 @@ async fn stale_epochs_change_nothing() {
 async fn a_sealed_key_creates_nothing() {
     let engine = Engine::start();
     let driver = driver(&engine).await;
-    assert_eq!(driver.seal("k-1", 3, "cluster").await, Ok(None));
-    assert_eq!(driver.seal("k-1", 3, "cluster").await, Ok(None), "idempotent");
+    assert_eq!(driver.seal("k-1", 3, "cluster", b"").await, Ok(None));
+    assert_eq!(driver.seal("k-1", 3, "cluster", b"").await, Ok(None), "idempotent");
     assert!(matches!(driver.ensure(request(3)).await, Err(RemoteError::Sealed(_))));
     assert!(matches!(driver.ensure(request(4)).await, Err(RemoteError::Sealed(_))));
     assert!(engine.with(|s| s.containers.is_empty()) && engine.calls("POST", "/containers/create") == 0);
@@ -258,7 +258,7 @@ async fn a_seal_that_comes_during_a_create_wins_before_the_start() {
     // The container is made and its files are on the way when the seal comes: the manager does not see it, so the seal
     // must have seen the container.
     driver.ensure(request(1)).await.expect("made");
-    let sealed = driver.seal("k-1", 2, "cluster").await.expect("sealed").expect("an instance");
+    let sealed = driver.seal("k-1", 2, "cluster", b"").await.expect("sealed").expect("an instance");
     assert_eq!(sealed.1.state, InstanceState::Running);
     // Made, never started, then sealed: nobody starts it any more.
     engine.with(|s| s.containers.values_mut().for_each(|c| c.status = "created".into()));
@@ -320,6 +320,51 @@ async fn silence_and_strangers_say_nothing_about_an_instance() {
     .await;
 }
 
+/// A create's answer is lost, and then the address leads to another engine: it has nothing of the key, and that says
+/// nothing.
+#[tokio::test]
+async fn another_engine_under_the_address_gets_no_second_container_and_no_seal() {
+    let engine = Engine::start();
+    let manager = driver(&engine).await;
+    let mut create = Ensure { first: true, ..request(1) };
+    let intent = manager.intent(&create).await.expect("decided").expect("to be kept");
+    create.intent = intent.clone();
+    assert_eq!(manager.intent(&create).await, Ok(None), "it is kept already");
+    engine.lose_answer("POST", "/containers/create");
+    assert!(matches!(manager.ensure(create.clone()).await, Err(RemoteError::CouldNotAsk(_))));
+    create.first = false;
+
+    // Without a break of the connection that anybody could see.
+    let (containers, volumes) = engine.with(|s| {
+        s.id = "ENGINE-2".into();
+        (std::mem::take(&mut s.containers), std::mem::take(&mut s.volumes))
+    });
+    let lookup =
+        Lookup { key: "k-1".into(), owner: "cluster".into(), intent: intent.clone(), epoch: 1, create_follows: true };
+    for (case, manager) in [("the same manager", &manager), ("another", &driver(&engine).await)] {
+        let elsewhere = |answer: Result<(), RemoteError>| match answer {
+            Err(RemoteError::CouldNotAsk(why)) => {
+                assert!(why.contains("ENGINE-1") && why.contains("ENGINE-2"), "{case}: {why}");
+            }
+            other => panic!("{case}: {other:?}"),
+        };
+        elsewhere(manager.look_up(lookup.clone()).await.map(drop));
+        elsewhere(manager.seal("k-1", 1, "cluster", &intent).await.map(drop));
+        elsewhere(manager.intent(&create).await.map(drop));
+        elsewhere(manager.ensure(create.clone()).await.map(drop));
+        engine.with(|s| assert!(s.containers.is_empty() && s.volumes.is_empty(), "{case}: {:?}", s.volumes.keys()));
+    }
+    // What nobody has sent yet goes to the engine that answers.
+    let unsent = Ensure { first: true, ..create.clone() };
+    assert_ne!(manager.intent(&unsent).await.expect("decided").expect("another"), intent);
+
+    engine.with(|s| (s.id, s.containers, s.volumes) = ("ENGINE-1".into(), containers, volumes));
+    assert_eq!(manager.look_up(lookup).await.expect("found").1.state, InstanceState::Creating);
+    let got = manager.ensure(create).await.expect("got");
+    assert!(!got.created && engine.only().1.status == "running");
+    manager.seal("k-1", 1, "cluster", &intent).await.expect("sealed").expect("it stands");
+}
+
 #[tokio::test]
 async fn changes_are_pushed() {
     let engine = Engine::start();
@@ -337,6 +382,44 @@ async fn changes_are_pushed() {
     assert_eq!((ended.state, ended.exit.exit_code), (InstanceState::Exited, 6));
     drop(pushed);
     watching.await.expect("joined").expect("ended");
+}
+
+/// Away, or standing still: after a while nobody may read that its tasks run.
+#[tokio::test]
+async fn what_runs_at_a_silent_engine_is_unknown_until_it_answers() {
+    for away in [true, false] {
+        let engine = Engine::start();
+        let driver = std::sync::Arc::new(driver(&engine).await);
+        let made = driver.ensure(request(1)).await.expect("made");
+        let ended = driver.ensure(Ensure { key: "k-2".into(), ..request(1) }).await.expect("made");
+        engine.end(&ended.observed.provider_id, 3);
+        let (sink, mut pushed) = tokio::sync::mpsc::channel(16);
+        let watching = {
+            let (driver, handles) = (driver.clone(), vec![made.handle.clone(), ended.handle.clone()]);
+            tokio::spawn(async move { driver.watch(handles, sink).await })
+        };
+        let mut next = async || soon(pushed.recv()).await.expect("open");
+        assert_eq!((next().await.state, next().await.state), (InstanceState::Running, InstanceState::Exited));
+
+        if away {
+            engine.go().await;
+        } else {
+            engine.fault("GET", "/containers", 500, "{\"message\": \"stands still\"}", u32::MAX);
+        }
+        pass(Duration::from_secs(20)).await;
+        let unknown = next().await;
+        assert_eq!((unknown.key.as_str(), unknown.state), ("k-1", InstanceState::Unknown), "away: {away}");
+        assert!(!unknown.reason.is_empty());
+        if away {
+            engine.come();
+        } else {
+            engine.with(|s| s.faults.clear());
+        }
+        pass(Duration::from_secs(15)).await;
+        let seen = next().await;
+        assert_eq!((seen.key.as_str(), seen.state), ("k-1", InstanceState::Running), "away: {away}");
+        watching.abort();
+    }
 }
 
 #[tokio::test]

@@ -32,6 +32,8 @@ pub(crate) enum Said {
     Late,
     /// The request takes effect twice, as behind a proxy that repeats it.
     Doubled,
+    /// The request comes to the server only when nothing is held any more ([`Store::holds`]).
+    Held,
 }
 
 /// What a command in a container does, and its session.
@@ -94,6 +96,10 @@ pub(crate) struct Store {
     pub(crate) sessions: usize,
     /// The only token that is accepted; any when it is empty.
     pub(crate) token: &'static str,
+    /// What a webhook takes away from pods that are made, as JSON pointers.
+    pub(crate) strips: Vec<&'static str>,
+    /// Requests with [`Said::Held`] are on their way.
+    pub(crate) holds: bool,
 }
 
 /// The running server.
@@ -197,6 +203,14 @@ impl Store {
         self.events.clear();
     }
 
+    fn admitted(&self, pod: &Value) -> Value {
+        let mut pod = pod.clone();
+        for part in &self.strips {
+            *pod.pointer_mut(part).expect("it is there") = json!([]);
+        }
+        pod
+    }
+
     fn create(&mut self, body: &Value) -> (u16, Value) {
         let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         if self.pods.contains_key(&name) {
@@ -204,7 +218,7 @@ impl Store {
         }
         self.uids += 1;
         self.made += 1;
-        let mut pod = body.clone();
+        let mut pod = self.admitted(body);
         pod["metadata"]["uid"] = json!(format!("uid-{}", self.uids));
         pod["metadata"]["namespace"] = json!("tasks");
         pod["status"] = json!({"phase": "Pending",
@@ -258,23 +272,44 @@ impl Store {
         )
     }
 
+    /// Writes a secret, which has versions like every object.
+    fn put_secret(&mut self, name: &str, mut secret: Value) -> Value {
+        self.version += 1;
+        if secret["metadata"]["uid"].is_null() {
+            secret["metadata"]["uid"] = json!(format!("secret-{}", self.version));
+        }
+        secret["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.secrets.insert(name.to_owned(), secret.clone());
+        secret
+    }
+
     fn secret(&mut self, method: &Method, name: &str, body: &Value) -> (u16, Value) {
-        let absent = || failure(404, "NotFound", "not found", name);
+        if method == Method::POST {
+            let name = body["metadata"]["name"].as_str().unwrap_or_default();
+            return match self.secrets.contains_key(name) {
+                true => failure(409, "AlreadyExists", "already exists", name),
+                false => (201, self.put_secret(name, body.clone())),
+            };
+        }
+        let Some(standing) = self.secrets.get(name).cloned() else {
+            return failure(404, "NotFound", "not found", name);
+        };
+        let conditions = if method == Method::PUT { &body["metadata"] } else { &body["preconditions"] };
+        let holds = |field: &str| conditions[field].is_null() || conditions[field] == standing["metadata"][field];
         match method.as_str() {
-            "POST" => {
-                let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-                if self.secrets.contains_key(&name) {
-                    return failure(409, "AlreadyExists", "already exists", &name);
-                }
-                self.secrets.insert(name, body.clone());
-                (201, body.clone())
+            "PUT" | "DELETE" if !(holds("uid") && holds("resourceVersion")) => {
+                failure(409, "Conflict", "the object has been modified", name)
             }
             "PUT" => {
-                self.secrets.insert(name.to_owned(), body.clone());
-                (200, body.clone())
+                let mut now = body.clone();
+                now["metadata"]["uid"] = standing["metadata"]["uid"].clone();
+                (200, self.put_secret(name, now))
             }
-            "DELETE" => self.secrets.remove(name).map_or_else(absent, |_| (200, json!({"kind": "Status"}))),
-            _ => self.secrets.get(name).map_or_else(absent, |secret| (200, secret.clone())),
+            "DELETE" => {
+                self.secrets.remove(name);
+                (200, json!({"kind": "Status"}))
+            }
+            _ => (200, standing),
         }
     }
 
@@ -307,7 +342,7 @@ impl Store {
             };
         }
         if query.contains_key("dryRun") {
-            return (201, body.clone());
+            return (201, self.admitted(body));
         }
         match (method.as_str(), parts.get(4).copied()) {
             ("GET", None) => {
@@ -446,6 +481,9 @@ async fn serve(
     if uri.path().ends_with("/log") && said.is_none() {
         return written(200, api.lock().expect("unpoisoned").log.clone());
     }
+    while matches!(said, Some(Said::Held)) && api.lock().expect("unpoisoned").holds {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     let answer = || api.lock().expect("unpoisoned").answer(&method, uri.path(), &query, &json);
     let mut own = if after { answer() } else { (200, json!({})) };
     if matches!(said, Some(Said::Doubled)) {
@@ -453,7 +491,7 @@ async fn serve(
     }
     changed.notify_waiters();
     match said {
-        None | Some(Said::Doubled) => written(own.0, own.1.to_string()),
+        None | Some(Said::Doubled | Said::Held) => written(own.0, own.1.to_string()),
         Some(Said::Late) => {
             tokio::time::sleep(Duration::from_secs(2)).await;
             written(own.0, own.1.to_string())

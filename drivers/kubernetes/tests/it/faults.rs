@@ -1,7 +1,7 @@
 //! Lost, doubled, garbled and refused answers: one pod for each key, and never a word about what is not known.
 
 use axum::http::Method;
-use driver_sdk::{Bundle, BundleFile, Finding, InstanceState, RemoteDriver as _, RemoteError, Verdict};
+use driver_sdk::{Bundle, BundleFile, Finding, InstanceState, Lookup, RemoteDriver as _, RemoteError, Verdict};
 use serde_json::json;
 
 use crate::fake::{Api, Said, ensure, look, stop};
@@ -112,6 +112,72 @@ async fn a_manager_that_dies_in_a_create_leaves_a_pod_that_waits_for_the_next() 
     }
 }
 
+/// A manager stands in a write of the secret while the next one takes the create over: what it writes then neither
+/// replaces what the running task mounts nor stays behind.
+#[tokio::test]
+async fn a_replaced_manager_writes_no_secret_over_that_of_the_next() {
+    for (write, ended) in [(Method::POST, false), (Method::POST, true), (Method::PUT, false), (Method::PUT, true)] {
+        let case = format!("{write}, the task has ended: {ended}");
+        let api = Api::start().await;
+        let mut options = api.options();
+        options["request_timeout"] = json!("30s");
+        let (first, second) = (api.manager_with(options).await.expect("configured"), api.manager().await);
+        if write == Method::PUT {
+            // Its earlier try has made the secret.
+            api.say(Method::PATCH, "/pods/drover-k", Said::Status(500, "InternalError", "dead"), false, 1);
+            assert!(matches!(first.ensure(ensure("k", 1)).await, Err(RemoteError::CouldNotAsk(_))), "{case}");
+        }
+        api.store().holds = true;
+        api.say(write.clone(), "/secrets", Said::Held, true, 1);
+        let late = tokio::spawn(async move { first.ensure(ensure("k", 1)).await });
+        let sent = format!("{write} /api/v1/namespaces/tasks/secrets");
+        let sent = || api.store().calls.iter().filter(|call| call.starts_with(&sent)).count();
+        testkit::eventually("the write", || sent() > 0).await;
+
+        let mut request = ensure("k", 2);
+        request.task.env.insert("TOKEN".into(), "of the second".into());
+        let made = second.ensure(request).await.expect("made");
+        let secret = api.store().secrets[POD].clone();
+        api.runs(POD);
+        if ended {
+            api.ends(POD, 0);
+            second.acknowledge(&made.handle, 2).await.expect("acknowledged");
+        }
+        api.store().holds = false;
+        let late = late.await.expect("ran");
+        assert!(matches!(late, Err(RemoteError::StaleEpoch { given: 1, accepted: 2 })), "{case}: {late:?}");
+        let left = api.store().secrets.get(POD).cloned();
+        assert_eq!(left, (!ended).then_some(secret), "{case}");
+    }
+}
+
+/// A webhook takes the gate away: the pod would wait for its secret for ever.
+#[tokio::test]
+async fn a_pod_that_came_without_its_gate_fails_by_name() {
+    for lost in [false, true] {
+        let api = Api::start().await;
+        let driver = api.manager().await;
+        api.store().strips = vec!["/spec/schedulingGates"];
+        if lost {
+            // The answer, and then what the driver looks for.
+            api.say(Method::POST, "/pods", Said::Text(502, "lost"), true, 1);
+            api.say(Method::GET, "/pods/drover-k", Said::Text(502, "away"), false, 1);
+            assert!(matches!(driver.ensure(ensure("k", 1)).await, Err(RemoteError::CouldNotAsk(_))));
+        }
+        let refused = driver.ensure(ensure("k", 1)).await.map(drop);
+        let named = |why: &str| why.contains("drover.dev/start") && why.contains("webhook");
+        assert!(matches!(&refused, Err(RemoteError::WrongRequest(why)) if named(why)), "{lost}: {refused:?}");
+        assert!(api.store().secrets.is_empty() && !api.store().deletions.is_empty(), "{lost}: nothing begins");
+        assert!(driver.list("o", "", 0).await.expect("listed").instances.is_empty(), "{lost}");
+        assert!(matches!(driver.find("k", "o").await, Err(RemoteError::Gone(_))), "{lost}");
+    }
+    // What was let go on by an earlier create is another case.
+    let api = Api::start().await;
+    let driver = api.manager().await;
+    let made = driver.ensure(ensure("k", 1)).await.expect("made");
+    assert_eq!(driver.ensure(ensure("k", 2)).await.expect("got").handle, made.handle);
+}
+
 #[tokio::test]
 async fn a_pod_that_vanished_is_unknown_unless_its_end_was_seen() {
     let api = Api::start().await;
@@ -149,6 +215,45 @@ async fn another_cluster_under_the_address_says_nothing_of_absence() {
     let made = there.ensure(ensure("k", 1)).await.expect("made");
     let elsewhere = look(&driver, &made.handle).await;
     assert_eq!(elsewhere.state, InstanceState::Unknown);
+}
+
+/// A create's answer is lost, and then the address leads to another cluster: it has nothing of the key, and that says
+/// nothing.
+#[tokio::test]
+async fn another_cluster_under_the_address_gets_no_second_pod_and_no_seal() {
+    let api = Api::start().await;
+    let driver = api.manager().await;
+    let mut request = ensure("k", 1);
+    request.first = true;
+    let intent = driver.intent(&request).await.expect("decided").expect("to be kept");
+    request.intent = intent.clone();
+    assert_eq!(driver.intent(&request).await, Ok(None), "it is kept already");
+    api.say(Method::POST, "/pods", Said::Text(502, "lost"), true, 1);
+    api.say(Method::GET, "/pods/drover-k", Said::Text(502, "away"), false, 1);
+    assert!(matches!(driver.ensure(request.clone()).await, Err(RemoteError::CouldNotAsk(_))));
+    request.first = false;
+
+    let first = std::mem::take(&mut api.store().pods);
+    api.store().cluster = "cluster-2".into();
+    let lookup = Lookup { key: "k".into(), owner: "o".into(), intent: intent.clone(), ..Lookup::default() };
+    // As it is, and after a reload: then the other cluster is the one that is meant.
+    for (case, manager) in [("as it is", driver), ("reloaded", api.manager().await)] {
+        let elsewhere = |answer: Result<(), RemoteError>| match answer {
+            Err(RemoteError::CouldNotAsk(why)) => assert!(why.contains("cluster-1"), "{case}: {why}"),
+            other => panic!("{case}: {other:?}"),
+        };
+        elsewhere(manager.look_up(lookup.clone()).await.map(drop));
+        elsewhere(manager.ensure(request.clone()).await.map(drop));
+        elsewhere(manager.seal("k", 1, "o", &intent).await.map(drop));
+        assert!(api.store().pods.is_empty(), "{case}");
+    }
+    // The same namespace once more.
+    api.store().cluster = "cluster-1".into();
+    api.store().pods = first;
+    let back = api.manager().await;
+    assert_eq!(back.look_up(lookup).await.expect("found").1.state, InstanceState::Creating);
+    assert!(!back.ensure(request).await.expect("got").created);
+    assert_eq!(api.store().made, 1);
 }
 
 #[tokio::test]
@@ -201,6 +306,12 @@ async fn the_doctor_tells_what_tasks_will_lack() {
     api.store().measured = Some(std::collections::BTreeMap::new());
     assert_eq!(verdicts(driver.examine().await), []);
     assert!(api.store().pods.is_empty(), "nothing was made");
+    for (part, name) in [("/spec/schedulingGates", "drover.dev/start"), ("/metadata/finalizers", "drover.dev/held")] {
+        api.store().strips = vec![part];
+        let found = driver.examine().await.into_iter().find(|f| f.what == "pod").expect("looked at");
+        assert!(found.verdict == Verdict::Fail && found.found.contains(name), "{part}: {found:?}");
+    }
+    api.store().strips.clear();
     api.store().denied = vec!["get pods.metrics.k8s.io"];
     assert_eq!(verdicts(driver.examine().await), warned);
     api.store().denied = vec!["patch pods", "update secrets"];
@@ -290,13 +401,14 @@ async fn a_kubeconfig_is_read_again_when_its_credentials_are_refused() {
     api.accept("first");
     let driver = api.manager().await;
     let asked = || api.store().calls.iter().filter(|call| call.contains("namespaces/kube-system")).count();
+    let made = driver.ensure(ensure("k", 1)).await.expect("made");
+    api.runs(POD);
     let before = asked();
     api.accept("second");
-    let (made, other) = tokio::join!(driver.ensure(ensure("k", 1)), driver.ensure(ensure("other", 1)));
-    let (made, other) = (made.expect("made"), other.expect("made"));
-    assert!(made.created && other.created && api.store().made == 2);
+    let both = tokio::join!(look(&driver, &made.handle), look(&driver, &made.handle));
+    assert_eq!((both.0.state, both.1.state), (InstanceState::Running, InstanceState::Running));
     assert_eq!(asked() - before, 1, "both share one reading");
-    api.runs(POD);
+    assert!(driver.ensure(ensure("other", 1)).await.expect("made").created);
     // Those that stay refused are not read for each request.
     api.store().token = "another";
     let before = asked();

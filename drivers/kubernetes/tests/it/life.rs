@@ -92,6 +92,29 @@ async fn a_stop_keeps_result_and_log_and_an_acknowledged_key_is_sealed() {
     assert_eq!(api.store().made, 1);
 }
 
+/// The node is lost in the middle of an acknowledgement. Everybody else sees that the pod is done with.
+#[tokio::test]
+async fn an_acknowledgement_that_was_cut_off_leaves_no_secret() {
+    for (method, path) in [(Method::DELETE, "/secrets"), (Method::PATCH, "/pods/drover-k"), (Method::DELETE, "/pods/")]
+    {
+        for after in [false, true] {
+            let api = Api::start().await;
+            let driver = api.manager().await;
+            let made = driver.ensure(ensure("k", 1)).await.expect("made");
+            api.runs(POD);
+            api.ends(POD, 0);
+            api.say(method.clone(), path, Said::Text(502, "lost"), after, 1);
+            let lost = driver.acknowledge(&made.handle, 1).await;
+            assert!(matches!(lost, Err(RemoteError::CouldNotAsk(_))), "{method} {path}: {lost:?}");
+            let next = api.manager().await;
+            if look(&next, &made.handle).await.state != InstanceState::Gone {
+                next.acknowledge(&made.handle, 2).await.expect("acknowledged");
+            }
+            assert!(api.store().secrets.is_empty(), "{method} {path} {after}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_stop_with_another_time_than_the_pods_brings_its_own() {
     let api = Api::start().await;
@@ -134,7 +157,7 @@ async fn a_sealed_key_never_has_a_pod_that_can_be_placed() {
     let api = Api::start().await;
     let driver = api.manager().await;
     for _ in 0..2 {
-        assert_eq!(driver.seal("k", 2, "o").await, Ok(None));
+        assert_eq!(driver.seal("k", 2, "o", b"").await, Ok(None));
     }
     assert!(matches!(driver.ensure(ensure("k", 2)).await, Err(RemoteError::Sealed(_))));
     {
@@ -144,7 +167,7 @@ async fn a_sealed_key_never_has_a_pod_that_can_be_placed() {
     }
     let made = driver.ensure(ensure("e", 2)).await.expect("made");
     api.runs("drover-e");
-    let (handle, seen) = driver.seal("e", 3, "o").await.expect("sealed").expect("there");
+    let (handle, seen) = driver.seal("e", 3, "o", b"").await.expect("sealed").expect("there");
     assert_eq!((handle, seen.state, seen.epoch), (made.handle, InstanceState::Running, 3));
 }
 
@@ -157,7 +180,7 @@ async fn what_somebody_else_made_is_not_touched() {
     let before = api.store().pods[POD].clone();
     assert!(matches!(driver.ensure(ensure("k", 2)).await, Err(RemoteError::WrongRequest(_))));
     assert!(matches!(driver.find("k", "o").await, Err(RemoteError::WrongRequest(_))));
-    assert!(matches!(driver.seal("k", 2, "o").await, Err(RemoteError::WrongRequest(_))));
+    assert!(matches!(driver.seal("k", 2, "o", b"").await, Err(RemoteError::WrongRequest(_))));
     assert_eq!(api.store().pods[POD], before);
 }
 
@@ -168,7 +191,7 @@ async fn a_listing_comes_in_pages_and_says_when_it_has_to_begin_anew() {
     for n in 0..5 {
         driver.ensure(ensure(&format!("k{n}"), 4)).await.expect("made");
     }
-    driver.seal("gone", 1, "o").await.expect("sealed");
+    driver.seal("gone", 1, "o", b"").await.expect("sealed");
     let (mut keys, mut token) = (Vec::new(), String::new());
     loop {
         let page = driver.list("o", &token, 2).await.expect("a page");

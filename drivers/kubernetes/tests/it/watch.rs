@@ -95,6 +95,25 @@ fn single(api: &Api) -> usize {
 }
 
 #[tokio::test]
+async fn a_handle_of_another_cluster_ends_nobody_elses_watch() {
+    let (api, driver) = cluster().await;
+    let own = running(&api, &driver, "own").await;
+    api.store().cluster = "cluster-2".into();
+    let stranger = made(&api.manager().await, "stranger").await;
+    api.store().cluster = "cluster-1".into();
+    let mut watch = Watch::of(&driver, vec![stranger.clone(), own]);
+    let unknown = watch.until(InstanceState::Unknown).await;
+    assert!(unknown.key == "stranger" && unknown.reason.contains("cluster-2"), "{unknown:?}");
+    assert_eq!(watch.until(InstanceState::Running).await.key, "own");
+    api.ends("drover-own", 0);
+    assert_eq!(watch.until(InstanceState::Exited).await.key, "own");
+    // Also where there is nothing else to watch.
+    let mut alone = Watch::of(&driver, vec![stranger]);
+    alone.until(InstanceState::Unknown).await;
+    assert!(tokio::time::timeout(Duration::from_millis(50), alone.heard.recv()).await.is_err(), "it goes on");
+}
+
+#[tokio::test]
 async fn fifty_are_seen_with_one_watch() {
     let (api, driver) = cluster().await;
     let mut handles = Vec::new();

@@ -113,7 +113,7 @@ fn sealed(what: &str, answer: Result<EnsureResponse, Status>) -> Outcome {
 }
 
 async fn seal_key(lab: &Lab, plugin: &Plugin, key: &str, epoch: u64) -> Outcome<SealResponse> {
-    let request = SealRequest { key: key.into(), epoch, owner: owner(lab) };
+    let request = SealRequest { key: key.into(), epoch, owner: owner(lab), ..SealRequest::default() };
     lab.call(plugin, "Seal", plugin.remote().seal(request)).await
 }
 

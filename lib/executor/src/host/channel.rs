@@ -16,7 +16,7 @@ use executor_proto::host::{
 use executor_proto::{encode_frame, split_frame};
 
 use super::call::{Call, Output, lock};
-use super::files::Staged;
+use super::files::{Staged, Upload};
 use super::refusal::{Answer, Refusal};
 use super::runtime::Runtime;
 use super::{beside, logs, watch};
@@ -24,6 +24,10 @@ use crate::{process, sys};
 
 /// A manager sends something every few seconds. After this silence it counts as cut off without notice.
 const SILENCE: Duration = Duration::from_secs(60);
+/// Interval of looks for what killed processes have left of their uploads.
+const TIDY_EVERY: Duration = Duration::from_secs(60);
+/// How long this process may take to remove its own.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// Limit of concurrent requests.
 const MAX_CALLS: usize = 512;
 const STACK: usize = 256 * 1024;
@@ -62,19 +66,26 @@ pub fn main(root: &Path, nonce: &str) -> ExitCode {
             let silent =
                 begun.elapsed().saturating_sub(Duration::from_millis(watched.heard_at.load(Ordering::Relaxed)));
             if silent > SILENCE {
-                sys::exit_now(0);
+                leave(&watched.runtime);
             }
         }
     });
-    if watcher.is_err() {
+    // Not the watcher: a disk that hangs must not keep it from its work.
+    let tidied = session.clone();
+    let tidier = std::thread::Builder::new().stack_size(STACK).spawn(move || {
+        loop {
+            std::thread::sleep(TIDY_EVERY);
+            Upload::tidy(&tidied.runtime.root);
+        }
+    });
+    if watcher.is_err() || tidier.is_err() {
         return ExitCode::FAILURE;
     }
     let mut received = Vec::new();
     let mut buffer = vec![0u8; 64 * 1024];
     loop {
         match input.read(&mut buffer) {
-            // Requests under way may be interrupted anywhere.
-            Ok(0) => sys::exit_now(0),
+            Ok(0) => leave(&session.runtime),
             Ok(n) => received.extend_from_slice(&buffer[..n]),
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
             Err(_) => sys::exit_now(1),
@@ -88,6 +99,21 @@ pub fn main(root: &Path, nonce: &str) -> ExitCode {
             }
         }
     }
+}
+
+/// Ends this process. Requests under way may be interrupted anywhere, but secrets of a cut upload do not stay.
+fn leave(runtime: &Runtime) -> ! {
+    let root = runtime.root.clone();
+    let (done, ended) = std::sync::mpsc::channel();
+    let spawned = std::thread::Builder::new().stack_size(STACK).spawn(move || {
+        Upload::give_up(&root);
+        let _ = done.send(());
+    });
+    if spawned.is_ok() {
+        // On a disk that hangs the next channel does it.
+        let _ = ended.recv_timeout(FAREWELL);
+    }
+    sys::exit_now(0)
 }
 
 fn hello(runtime: &Runtime) -> HostHello {

@@ -4,14 +4,14 @@
 //! Before the start of an instance nothing else uses its directory. Later the task does, and may have planted links:
 //! renewing files follows none.
 
-use std::fs::OpenOptions;
+use std::fs::{DirEntry, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use executor_proto::host::HostFile;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, Uid, flock};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
@@ -22,23 +22,76 @@ use super::runtime::Runtime;
 /// Directory for files that only the task's user may read.
 const SECRETS: &str = "secrets";
 
-/// Numbered files that have arrived. A drop removes them, unless they were taken.
-pub(super) struct Staged {
-    dir: Option<PathBuf>,
+/// A directory of files that arrive. The process that receives them holds its lock, so that whatever a killed one has
+/// left can be told and removed: secrets may be among it.
+pub(super) struct Upload {
+    dir: PathBuf,
+    _lock: File,
 }
 
-impl Drop for Staged {
-    fn drop(&mut self) {
-        if let Some(dir) = &self.dir {
-            let _ = std::fs::remove_dir_all(dir);
+impl Upload {
+    const PREFIX: &str = ".upload-";
+
+    fn new(root: &Path) -> Answer<Upload> {
+        // Another channel may take it for a dead one's before it has its lock.
+        for _ in 0..10 {
+            let dir = root.join("uploads").join(format!("{}{}", Upload::PREFIX, unique_name()));
+            std::fs::DirBuilder::new().mode(0o700).create(&dir).map_err(unclear("create", &dir))?;
+            if let Some(lock) = Upload::lock(&dir) {
+                return Ok(Upload { dir, _lock: lock });
+            }
+            let _ = std::fs::remove_dir(&dir);
+        }
+        Err(Refusal::CouldNotAsk(format!("no directory in {} could be locked", root.join("uploads").display())))
+    }
+
+    /// The lock of a directory that is still there; `None` when another process has it.
+    fn lock(dir: &Path) -> Option<File> {
+        let lock = File::open(dir).ok()?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
+        dir.exists().then_some(lock)
+    }
+
+    pub(super) fn is_one(entry: &DirEntry) -> bool {
+        entry.file_name().as_encoded_bytes().starts_with(Upload::PREFIX.as_bytes())
+    }
+
+    /// Removes what processes that are no more have left.
+    pub(super) fn tidy(root: &Path) {
+        let entries = std::fs::read_dir(root.join("uploads")).into_iter().flatten().flatten();
+        for entry in entries.filter(Upload::is_one) {
+            if let Some(_lock) = Upload::lock(&entry.path()) {
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
         }
     }
+
+    /// Removes what this process receives. It is about to end.
+    pub(super) fn give_up(root: &Path) {
+        let own = format!("{}.new-{}-", Upload::PREFIX, std::process::id());
+        for entry in std::fs::read_dir(root.join("uploads")).into_iter().flatten().flatten() {
+            if entry.file_name().as_encoded_bytes().starts_with(own.as_bytes()) {
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Numbered files that have arrived. A drop removes them, unless they were taken.
+pub(super) struct Staged {
+    upload: Option<Upload>,
 }
 
 impl Staged {
     /// For an instance without files.
     pub(super) fn none() -> Staged {
-        Staged { dir: None }
+        Staged { upload: None }
     }
 
     /// Stores the data of `next` until all files have arrived; `None` from it is an early end of the channel.
@@ -49,9 +102,9 @@ impl Staged {
         mut next: impl FnMut() -> Option<Vec<u8>>,
     ) -> Answer<Staged> {
         files.iter().try_for_each(|file| plain(&file.path).map(drop))?;
-        let dir = runtime.root.join("uploads").join(unique_name());
-        std::fs::DirBuilder::new().mode(0o700).create(&dir).map_err(unclear("create", &dir))?;
-        let staged = Staged { dir: Some(dir.clone()) };
+        let upload = Upload::new(&runtime.root)?;
+        let dir = upload.dir.clone();
+        let staged = Staged { upload: Some(upload) };
         let mut hash = Sha256::new();
         let mut data: Vec<u8> = Vec::new();
         for (n, HostFile { path, mode, size }) in files.iter().enumerate() {
@@ -93,7 +146,7 @@ impl Staged {
 
     /// Puts the files below the task's directory.
     pub(super) fn unpack(self, task_dir: &Path, files: &[HostFile]) -> Answer<()> {
-        let Some(dir) = &self.dir else { return Ok(()) };
+        let Some(Upload { dir, .. }) = &self.upload else { return Ok(()) };
         for (n, file) in files.iter().enumerate() {
             let target = task_dir.join(plain(&file.path)?);
             if is_directory(file) {
@@ -107,7 +160,7 @@ impl Staged {
 
     /// Replaces files of a running task, each atomically. They get the owner of the task's directory.
     pub(super) fn renew(self, task_dir: &Path, files: &[HostFile]) -> Answer<()> {
-        let Some(dir) = &self.dir else { return Ok(()) };
+        let Some(Upload { dir, .. }) = &self.upload else { return Ok(()) };
         let root = directory(CWD, task_dir).map_err(|e| unclear("open", task_dir)(e.into()))?;
         let own = rustix::fs::fstat(&root).map_err(|e| unclear("look at", task_dir)(e.into()))?;
         let owner = (Uid::from_raw(own.st_uid), Gid::from_raw(own.st_gid));
@@ -203,7 +256,8 @@ mod tests {
 
     fn runtime(root: &Path) -> Runtime {
         std::fs::create_dir_all(root.join("uploads")).unwrap();
-        Runtime { root: root.to_owned(), id: "x".into(), binary: "/x".into(), cgroups: CgroupHost::off() }
+        let root = root.to_owned();
+        Runtime { root, id: "x".into(), boot: "b".into(), binary: "/x".into(), cgroups: CgroupHost::off() }
     }
 
     fn request(files: &[(&str, u32, &str)]) -> (Vec<HostFile>, String) {

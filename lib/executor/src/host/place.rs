@@ -28,6 +28,8 @@ pub(super) struct Intent {
     /// Its part of the host's capacity, in MHz.
     pub(super) cpu_mhz: u64,
     pub(super) memory_mib: u64,
+    /// Boot of the machine in which it was written. Under another one nothing of it is started any more.
+    pub(super) boot: String,
 }
 
 impl Intent {

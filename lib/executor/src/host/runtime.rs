@@ -15,14 +15,16 @@ use executor_proto::host::{
     HostAcknowledge, HostAmount, HostEnsure, HostEnsured, HostFile, HostFind, HostInstance, HostList, HostListed,
     HostObservation, HostRefresh, HostSeal, HostSignal, HostState, HostStop,
 };
-use executor_proto::{Signal, StateRecord, Stats, StatsReply, reply, request};
+use executor_proto::{Signal, StateRecord, Stats, StatsReply, files, reply, request};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use super::controller::{self, Found};
-use super::files::Staged;
+use super::files::{Staged, Upload};
 use super::place::{Intent, Place, create_once, file_name, key_of, remove_tree, sync};
 use super::refusal::{Answer, Refusal, unclear};
 use crate::contain::{self, Fate};
+use crate::disk::is_full;
 use crate::error::Error;
 use crate::{epoch, process};
 use cgroup::CgroupHost;
@@ -32,14 +34,23 @@ use cgroup::CgroupHost;
 const RETIRED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Age at which partial uploads of cut channels are removed.
 const UPLOAD_FOR: Duration = Duration::from_secs(24 * 3600);
+/// How long a create waits while others count the host's room: that takes milliseconds.
+const ROOM_WITHIN: Duration = Duration::from_secs(10);
 /// How long a seal waits for a start by a manager of an older release without the lock.
 const DECIDED_WITHIN: Duration = Duration::from_secs(20);
+
+/// Makes a directory that only its owner reads, if it is not there.
+fn make(dir: &Path) -> Answer<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(unclear("create", dir))
+}
 
 /// One runtime.
 #[derive(Debug)]
 pub(super) struct Runtime {
     pub(super) root: PathBuf,
     pub(super) id: String,
+    /// The machine's boot; empty when it cannot be read.
+    pub(super) boot: String,
     pub(super) binary: PathBuf,
     pub(super) cgroups: CgroupHost,
 }
@@ -51,7 +62,7 @@ impl Runtime {
     /// Opens the runtime; makes its identity on first use.
     pub(super) fn open(root: &Path) -> Answer<Runtime> {
         for dir in [root.to_owned(), root.join("instances"), root.join("uploads")] {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(unclear("create", &dir))?;
+            make(&dir)?;
         }
         let root = &std::fs::canonicalize(root).map_err(unclear("find", root))?;
         let file = root.join("provider-id");
@@ -68,7 +79,8 @@ impl Runtime {
         };
         let binary =
             std::env::current_exe().map_err(unclear("find the program behind", Path::new("/proc/self/exe")))?;
-        let runtime = Runtime { root: root.to_owned(), id, binary, cgroups: CgroupHost::detect() };
+        let boot = process::boot_id().unwrap_or_default();
+        let runtime = Runtime { root: root.to_owned(), id, boot, binary, cgroups: CgroupHost::detect() };
         runtime.tidy();
         Ok(runtime)
     }
@@ -103,12 +115,26 @@ impl Runtime {
             false => place.read_intent()?,
         };
         match intent {
-            Some(intent) => Ok((place, intent)),
+            Some(intent) => {
+                self.settle(&place, &intent)?;
+                Ok((place, intent))
+            }
             None => {
                 self.check()?;
                 Err(Refusal::Gone(format!("{} has no instance {key}", self.root.display())))
             }
         }
+    }
+
+    /// After a restart of the machine: whatever was to be started before it has ended. What a loss of power leaves of
+    /// the executor's record does not say whether it has run.
+    fn settle(&self, place: &Place, intent: &Intent) -> Answer<()> {
+        if intent.boot.is_empty() || self.boot.is_empty() || intent.boot == self.boot {
+            return Ok(());
+        }
+        let state_dir = place.state_dir();
+        make(&state_dir)?;
+        Ok(contain::end_by_restart(&state_dir, &self.boot)?)
     }
 
     /// One look at an instance. Ends a killed executor's leftovers, which may take seconds.
@@ -227,6 +253,7 @@ impl Runtime {
             return Ok(false);
         };
         intent.owned_by(&request.owner)?;
+        self.settle(place, &intent)?;
         match contain::fate(&place.state_dir(), None) {
             Ok(_) => Ok(true),
             Err(Error::Absent { .. }) => Ok(false),
@@ -238,11 +265,7 @@ impl Runtime {
     fn create(&self, place: &Place, request: &HostEnsure, files: Staged) -> Answer<HostEnsured> {
         // Refuses a stale manager before it makes anything; a newer manager's half-made instance stays intact.
         let state_dir = place.state_dir();
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&state_dir)
-            .map_err(unclear("create", &state_dir))?;
+        make(&state_dir)?;
         if let Some(_lock) = contain::try_lock(&state_dir)? {
             contain::claim(&state_dir, request.epoch)?;
         }
@@ -274,6 +297,7 @@ impl Runtime {
             task_name: request.task_name.clone(),
             cpu_mhz: takes.cpu_mhz,
             memory_mib: takes.memory_mib,
+            boot: self.boot.clone(),
         };
         // Two concurrent creates must not both take the last room.
         let _room = match request.capacity.filter(|c| *c != HostAmount::default()) {
@@ -286,14 +310,31 @@ impl Runtime {
         };
         let file = place.intent();
         let bytes = serde_json::to_vec(&intent).map_err(|e| Refusal::WrongRequest(e.to_string()))?;
-        create_once(&file, &bytes).map_err(unclear("create", &file))
+        create_once(&file, &bytes).map_err(unclear("create", &file))?;
+        // The names on the way to it, too: this file alone says after a loss of power that it may have run.
+        let instances = self.root.join("instances");
+        sync(&instances).map_err(unclear("store", &instances))
     }
 
     fn lock_room(&self) -> Answer<File> {
         let dir = self.root.join("instances");
         let file = File::open(&dir).map_err(unclear("open", &dir))?;
-        flock(&file, FlockOperation::LockExclusive).map_err(|e| unclear("lock", &dir)(e.into()))?;
-        Ok(file)
+        let begun = std::time::Instant::now();
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(file),
+                Err(Errno::WOULDBLOCK | Errno::INTR) if begun.elapsed() < ROOM_WITHIN => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(Refusal::CouldNotAsk(format!(
+                        "another create has been counting the host's room for {} s; its disk may hang",
+                        ROOM_WITHIN.as_secs()
+                    )));
+                }
+                Err(e) => return Err(unclear("lock", &dir)(e.into())),
+            }
+        }
     }
 
     /// Removes an instance that did not start: otherwise it would be listed as *being created* for ever. Keeps the
@@ -333,11 +374,7 @@ impl Runtime {
             .is_none()
         {
             // An intent without a start: from now on it cannot start.
-            std::fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(&state_dir)
-                .map_err(unclear("create", &state_dir))?;
+            make(&state_dir)?;
             contain::retire(&state_dir, Some(request.epoch), "stopped before it was started")?;
             if begun.elapsed() > DECIDED_WITHIN {
                 return Err(Refusal::CouldNotAsk(format!(
@@ -361,11 +398,7 @@ impl Runtime {
         };
         intent.as_ref().map(|intent| intent.owned_by(&request.owner)).transpose()?;
         let state_dir = place.state_dir();
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&state_dir)
-            .map_err(unclear("create", &state_dir))?;
+        make(&state_dir)?;
         let begun = std::time::Instant::now();
         // From here on either an instance has started or none can.
         while controller::attach(&state_dir)?.is_none() {
@@ -484,7 +517,15 @@ impl Runtime {
     /// Forgets an ended instance. Keeps the part that bars a restart of its key for another week.
     fn retire(&self, place: &Place, epoch: u64) -> Answer<()> {
         let retired = place.retired();
-        create_once(&retired, epoch.to_string().as_bytes()).map_err(unclear("create", &retired))?;
+        let marked = match create_once(&retired, epoch.to_string().as_bytes()) {
+            // A disk that the instance has filled must not keep it from being forgotten. The epoch that was just
+            // accepted is the same number, and another name for it takes no space.
+            Err(e) if is_full(&e) => std::fs::hard_link(place.state_dir().join(files::EPOCH), &retired)
+                .and_then(|()| sync(&place.dir))
+                .map_err(|_| e),
+            other => other,
+        };
+        marked.map_err(unclear("create", &retired))?;
         let again = std::fs::OpenOptions::new()
             .write(true)
             .open(&retired)
@@ -531,17 +572,23 @@ impl Runtime {
         for entry in std::fs::read_dir(self.root.join("instances")).into_iter().flatten().flatten() {
             let place = Place { dir: entry.path() };
             let refused = || {
-                let nothing_ran = !place.state_dir().join(executor_proto::files::STATE).exists();
+                let nothing_ran = !place.state_dir().join(files::STATE).exists();
                 nothing_ran && !place.retired().exists() && !place.intent().exists() && older(&place.dir, RETIRED_FOR)
             };
-            if older(&place.retired(), RETIRED_FOR) || refused() {
-                let _ = std::fs::remove_dir_all(entry.path());
-            } else {
+            let over = || older(&place.retired(), RETIRED_FOR) || refused();
+            if !over() {
                 self.finish_retirement(&place);
+            } else if let Ok(Some(_held)) = place.try_hold()
+                // A call may have come first.
+                && over()
+            {
+                let _ = std::fs::remove_dir_all(entry.path());
             }
         }
+        Upload::tidy(&self.root);
         for entry in std::fs::read_dir(self.root.join("uploads")).into_iter().flatten().flatten() {
-            if older(&entry.path(), UPLOAD_FOR) {
+            // Of releases whose uploads have no lock.
+            if !Upload::is_one(&entry) && older(&entry.path(), UPLOAD_FOR) {
                 let _ = std::fs::remove_dir_all(entry.path());
             }
         }
@@ -621,6 +668,22 @@ fn read_id(root: &Path) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_being_changed_is_not_tidied_away() {
+        let root = tempfile::tempdir().unwrap();
+        let runtime = Runtime::open(root.path()).unwrap();
+        let place = runtime.place("old").unwrap();
+        let held = place.hold().unwrap();
+        std::fs::write(place.retired(), "1").unwrap();
+        let old = SystemTime::now() - RETIRED_FOR - Duration::from_secs(60);
+        File::options().write(true).open(place.retired()).unwrap().set_modified(old).unwrap();
+        runtime.tidy();
+        assert!(place.retired().exists(), "it is held");
+        drop(held);
+        runtime.tidy();
+        assert!(!place.dir.exists());
+    }
 
     #[test]
     fn room_is_counted_in_every_dimension() {
