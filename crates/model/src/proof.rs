@@ -198,7 +198,14 @@ mod tests {
 
         /// What a node has read from JSON and written as JSON again makes the same statement.
         #[test]
-        fn a_statement_survives_json(namespace: String, name: String, group: String, version: u64, index: u64, id: u128) {
+        fn a_statement_survives_json(
+            namespace: String,
+            name: String,
+            group: String,
+            version: u64,
+            index: u64,
+            id: u128,
+        ) {
             let alloc = Allocation {
                 id: AllocId(Uuid::from_u128(id)),
                 namespace: namespace.as_str().into(),

@@ -54,7 +54,7 @@ fn signed(gateway: &Gateway, node: NodeId, ask: &SignIdentities) -> Result<Vec<S
     let alloc = state.alloc(id).filter(|a| a.node_id == node);
     let alloc = alloc.ok_or_else(|| refused(format!("allocation {} does not belong to this node", id.short())))?;
     let now = gateway.backend.now();
-    let _ = may_have(&state, alloc, now);
+    may_have(&state, alloc, now)?;
     let job = alloc.job.as_ref().ok_or_else(|| refused(format!("allocation {} has no job", id.short())))?;
     let task = job.group(&alloc.task_group).and_then(|g| g.task(&ask.task));
     let task = task.ok_or_else(|| refused(format!("allocation {} has no task {:?}", id.short(), ask.task)))?;

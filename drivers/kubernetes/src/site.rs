@@ -382,9 +382,9 @@ impl Site {
         let (pod, _) = self.change(pod, marks, epoch, |_| self.done("sealed")).await?;
         self.bury(&pod).await?;
         Err(RemoteError::wrong_request(format!(
-            "the pod {name} was made without its scheduling gate {}: something in the cluster takes it away, most often \
-                an admission webhook; exempt pods with the label app.kubernetes.io/managed-by=drover from it (`drover \
-                driver doctor kubernetes` shows whether that helps)",
+            "the pod {name} was made without its scheduling gate {}: something in the cluster takes it away, most \
+                often an admission webhook; exempt pods with the label app.kubernetes.io/managed-by=drover from it \
+                (`drover driver doctor kubernetes` shows whether that helps)",
             marks::GATE
         )))
     }
@@ -712,7 +712,7 @@ impl Site {
                 }
             }
             let (pod, marks) = self.change(pod, marks, epoch, |_| Vec::new()).await?;
-            // Before anything says that this is done: nobody comes back to what is, and the pod keeps its name for long.
+            // Before anything says that this is done: nobody comes back to what is, and the pod stays for long.
             self.api.delete_secret(&handle.name).await?;
             self.change(pod, marks, epoch, |_| self.done("acknowledged")).await?
         };

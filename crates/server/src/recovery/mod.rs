@@ -418,7 +418,7 @@ impl Recovering {
             // Servers that began empty have no keys to know their own word by. A person ends that recovery.
             let trust = match recovery.by_hand || doubts.accepts(recovery.generation, node) {
                 true => Trust::All,
-                false => Trust::All,
+                false => Trust::Proofs,
             };
             let Taken { mut batch, doubted } = match knows_more {
                 true => takeover::of_node(state, node, &has, trust, stamp, &mut new_id),

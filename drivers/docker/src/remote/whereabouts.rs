@@ -33,8 +33,8 @@ impl RemoteDriver {
             return Ok(());
         }
         Err(RemoteError::could_not_ask(format!(
-            "a create of the task may have been sent to the engine {}, at {} answers the engine {here}: let the address \
-                lead to that engine again, or declare the instance gone if the engine is (drover remote gone)",
+            "a create of the task may have been sent to the engine {}, at {} answers the engine {here}: let the \
+                address lead to that engine again, or declare the instance gone if the engine is (drover remote gone)",
             went.engine,
             site.engine.endpoint()
         )))
