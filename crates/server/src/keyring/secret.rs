@@ -82,8 +82,8 @@ impl Signer {
     }
 }
 
-/// What the proofs of nodes are made with, from the secrets of a root key: its data key, or its private key where it has
-/// none. The label keeps it apart from all else that a root key is used for.
+/// What the proofs of nodes are made with, from the secrets of a root key: its data key, or its private key where it
+/// has none. The label keeps it apart from all else that a root key is used for.
 pub(super) fn proof_key(signer: &Signer, data: Option<&DataKey>) -> Result<hmac::Key, KeyringError> {
     let secret = match data {
         Some(data) => Zeroizing::new(data.bytes().to_vec()),
