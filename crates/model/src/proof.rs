@@ -35,6 +35,21 @@ pub fn digest(text: &[u8]) -> Digest {
     Sha256::digest(text).into()
 }
 
+/// What stands for a text that an inventory has said before. No JSON begins so.
+#[must_use]
+pub fn reference(digest: &Digest) -> Vec<u8> {
+    [b"=".as_slice(), digest].concat()
+}
+
+/// The digest of a text, and whether it is only referred to.
+#[must_use]
+pub fn text_or_reference(text: &[u8]) -> (Digest, bool) {
+    match text.strip_prefix(b"=").and_then(|rest| rest.try_into().ok()) {
+        Some(referred) => (referred, true),
+        None => (digest(text), false),
+    }
+}
+
 /// A proof, as nodes keep it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {

@@ -2,7 +2,7 @@
 
 use api::node_rpc::{IdentitiesSigned, SignIdentities, SignedIdentity};
 use control::extra_claims::{self, Bearer};
-use model::{AllocId, Allocation, NodeId, TimestampNs, identity_rules, vault_rules};
+use model::{AllocId, Allocation, NodeId, Task, TimestampNs, identity_rules, vault_rules};
 use state::State;
 
 use crate::{
@@ -22,8 +22,8 @@ pub(crate) fn sign(gateway: &Gateway, node: NodeId, ask: SignIdentities) -> Iden
     }
 }
 
-/// How long the tasks of an allocation that is to stop get tokens, in nanoseconds: they may need one while they end,
-/// and the longest of their delays and kill timeouts end within it.
+/// How long the tasks of an allocation that is to stop get tokens beyond its own delays and kill timeouts, in
+/// nanoseconds: they may need one while they end.
 const STOPS_WITHIN: i64 = 3600 * SECOND;
 
 /// Whether tasks of the allocation may have tokens now; otherwise why not, and whether that passes.
@@ -40,8 +40,12 @@ fn may_have(state: &State, alloc: &Allocation, now: TimestampNs) -> Result<(), (
     if alloc.client_terminal() {
         return Err((format!("allocation {id} has ended"), false));
     }
-    if alloc.server_terminal() && now.saturating_sub(alloc.modify_time) > STOPS_WITHIN {
-        return Err((format!("allocation {id} was to stop more than an hour ago"), false));
+    let group = alloc.job.as_ref().and_then(|job| job.group(&alloc.task_group));
+    let own =
+        |task: &Task| task.shutdown_delay.nanos().saturating_add(task.kill_timeout.map_or(0, |most| most.nanos()));
+    let longest = group.into_iter().flat_map(|group| &group.tasks).map(own).max().unwrap_or_default();
+    if alloc.server_terminal() && now.saturating_sub(alloc.modify_time) > STOPS_WITHIN.saturating_add(longest) {
+        return Err((format!("allocation {id} should have stopped more than an hour ago"), false));
     }
     Ok(())
 }

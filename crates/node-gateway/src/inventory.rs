@@ -1,6 +1,9 @@
 //! The pieces of a node's inventory, within bounds: whoever has a node's way in could fill the server's memory.
 
+use std::collections::HashSet;
+
 use api::node_rpc::Inventory;
+use model::proof::{self, Digest};
 use prost::Message as _;
 
 /// Bytes of an inventory. A node with 10,000 allocations, each with a job of 20 KiB, says less than half of it.
@@ -13,6 +16,8 @@ const MOST_PIECES: usize = 4096;
 pub(crate) struct Pieces {
     so_far: Vec<Inventory>,
     bytes: usize,
+    /// Texts of jobs that were said: a node says one for each allocation, and it is kept once.
+    jobs: HashSet<Digest>,
     whole: bool,
 }
 
@@ -21,9 +26,15 @@ impl Pieces {
     ///
     /// # Errors
     /// Why no more is heard, for people.
-    pub(crate) fn add(&mut self, piece: Inventory) -> Result<Option<Vec<Inventory>>, String> {
+    pub(crate) fn add(&mut self, mut piece: Inventory) -> Result<Option<Vec<Inventory>>, String> {
         if self.whole {
             return Err("the node has told what it has already in this session".to_owned());
+        }
+        for text in piece.allocs.iter_mut().flat_map(|allocs| &mut allocs.jobs_json) {
+            let (digest, _) = proof::text_or_reference(text);
+            if !self.jobs.insert(digest) {
+                *text = proof::reference(&digest);
+            }
         }
         self.bytes = self.bytes.saturating_add(piece.encoded_len());
         if self.bytes > MOST_BYTES || self.so_far.len() == MOST_PIECES {
@@ -47,7 +58,11 @@ mod tests {
     use super::*;
 
     fn piece(allocs: usize, bytes: usize, more: bool) -> Inventory {
-        let allocs = Allocs { jobs_json: vec![vec![b'j'; bytes]; allocs], ..Allocs::default() };
+        of_job(b'j', allocs, bytes, more)
+    }
+
+    fn of_job(job: u8, allocs: usize, bytes: usize, more: bool) -> Inventory {
+        let allocs = Allocs { jobs_json: vec![vec![job; bytes]; allocs], ..Allocs::default() };
         Inventory { allocs: Some(allocs), more, ..Inventory::default() }
     }
 
@@ -64,8 +79,11 @@ mod tests {
         let heard = (0..10_000).take_while(|_| endless.add(piece(0, 0, true)).is_ok()).count();
         assert_eq!(heard, MOST_PIECES);
         let mut heavy = Pieces::default();
-        let heard = (0..100).take_while(|_| heavy.add(piece(1, 60 * 1024 * 1024, true)).is_ok()).count();
+        let heard = (0..100).take_while(|n| heavy.add(of_job(*n, 1, 60 * 1024 * 1024, true)).is_ok()).count();
         assert_eq!(heard, 8);
+        // Many allocations of one large job are no more than that job.
+        let mut one = Pieces::default();
+        assert!((0..100).all(|_| one.add(piece(1, 60 * 1024 * 1024, true)).is_ok()));
         assert!(heavy.so_far.is_empty(), "nothing of it is kept");
     }
 }

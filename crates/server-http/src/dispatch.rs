@@ -11,7 +11,7 @@ use api::{
 };
 use axum::{
     Router,
-    body::Body,
+    body::{Body, Bytes},
     extract::State,
     middleware::{self, Next},
 };
@@ -23,6 +23,7 @@ use tracing::level_filters::LevelFilter;
 
 use crate::{
     audit::{About, Audit, Auth, Kind, Pair},
+    bodies::SMALL,
     caller::{Caller, denied, token},
     compress,
     connections::{follows, waits},
@@ -252,6 +253,12 @@ async fn answer(app: &Arc<App>, request: Request<Body>, about: About) -> Result<
         app.authority.is_some() && (ctx.method == Method::GET || by_body) && !ctx.query.text("index").is_empty();
     let (ctx, again) = if waits && by_body {
         let body = ctx.bytes().await?;
+        if body.len() > SMALL {
+            let why = "a query that waits names its jobs in at most 64 KiB";
+            return Err(HttpError::new(StatusCode::PAYLOAD_TOO_LARGE, why));
+        }
+        // A copy: while it waits, it takes nothing of the room that bodies have together.
+        let body = Bytes::copy_from_slice(&body);
         let again = ctx.once_more().with_body(Body::from(body.clone()));
         (ctx.with_body(Body::from(body)), Some(again))
     } else {

@@ -143,7 +143,7 @@ impl Site {
         match Intent::read(kept)? {
             Some(went) if went != self.place() => Err(RemoteError::could_not_ask(format!(
                 "a create of the task may have been sent to {}, this node reaches {}: let a node reach that cluster, \
-                    or declare the instance gone if the cluster is (drover remote gone)",
+                    or forget the task if that cluster is lost for good (drover remote forget)",
                 crate::cluster::provider(&went.cluster, &went.namespace),
                 self.provider()
             ))),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use driver_sdk::DriverConfig as _;
 use driver_sdk::config::Config;
@@ -34,6 +34,9 @@ use crate::wire;
 const DEFAULT_STOP_SIGNAL: &str = "SIGINT";
 /// Hosts that are asked for a list at the same time. Those that hang are waited for together.
 const LISTED_AT_ONCE: usize = 16;
+/// After so long a page ends with the hosts that were asked: the servers wait 30 s for one, and 15 s is what a host
+/// that hangs takes.
+const LISTED_WITHIN: Duration = Duration::from_secs(5);
 /// Interval of looks at a host that is watched.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// How long a fingerprint waits for hosts that are being connected to for the first time.
@@ -343,7 +346,13 @@ impl RemoteDriver for Driver {
             pool.distinct().await.into_iter().map(|(host, usable)| (host.name.clone(), (host, usable))).collect();
         let asked: Vec<_> = hosts.range(from.to_owned()..).collect();
         let size = page_size.max(1);
+        let begun = Instant::now();
         'hosts: for some in asked.chunks(LISTED_AT_ONCE) {
+            // Whoever asks waits for a page, and comes back for the rest.
+            if begun.elapsed() > LISTED_WITHIN {
+                page.next_page_token = some.first().map(|(name, _)| format!("{name}/")).unwrap_or_default();
+                break;
+            }
             let answers = join_all(some.iter().map(async |(name, (host, usable))| {
                 usable.clone()?;
                 let op = Op::List(HostList {

@@ -239,7 +239,7 @@ impl Pool {
         Err(RemoteError::could_not_ask(format!(
             "the create went to host {name} with the runtime {runtime}, or was about to; {what}. Nothing is made \
                 anywhere else: add that host to the inventory, or \
-             declare the instance gone if the host is lost for good (drover remote gone)"
+             forget the task if the host is lost for good (drover remote forget)"
         )))
     }
 

@@ -737,7 +737,7 @@ async fn a_name_that_leads_to_another_host_starts_nothing_there() {
         why(next.look_up(lookup.clone()).await.unwrap_err()),
         why(next.seal(&again.key, 2, "cluster-1", &again.intent).await.unwrap_err()),
     ] {
-        assert!(said.contains("the name now leads to another host") && said.contains("remote gone"), "{said}");
+        assert!(said.contains("the name now leads to another host") && said.contains("remote forget"), "{said}");
     }
     assert!(world.intents("t").is_empty());
     // Under another name it is the same host.

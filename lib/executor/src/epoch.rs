@@ -38,8 +38,9 @@ pub fn judge(accepted: u64, given: u64) -> Verdict {
 /// When the file cannot be read, or holds no number.
 pub fn load(state_dir: &Path) -> io::Result<u64> {
     match std::fs::read_to_string(state_dir.join(files::EPOCH)) {
+        // A loss of power may leave the length of a number that was written over the former one, and not its digits.
         Ok(text) => text
-            .trim()
+            .trim_matches(|c: char| c.is_whitespace() || c == '\0')
             .parse()
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the epoch file holds no number")),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(0),
@@ -92,6 +93,8 @@ mod tests {
         assert_eq!(claim(dir.path(), 2).unwrap(), Verdict::Stale(3));
         assert_eq!(claim(dir.path(), 3).unwrap(), Verdict::Current);
         assert_eq!(load(dir.path()).unwrap(), 3);
+        std::fs::write(dir.path().join(files::EPOCH), "9\n\0").unwrap();
+        assert_eq!(load(dir.path()).unwrap(), 9, "cut off while it was written over");
         std::fs::write(dir.path().join(files::EPOCH), "junk").unwrap();
         assert!(claim(dir.path(), 9).is_err(), "a damaged record must not admit anyone");
     }

@@ -240,6 +240,8 @@ impl Cluster {
         self.following.none();
         let mut fenced = store.fenced();
         let turn = tokio::select! {
+            // A leader that was fenced is not confirmed either: the cause is told.
+            biased;
             () = stop.cancelled() => Turn::Stopped,
             taken = fenced.wait_for(Option::is_some) => match taken {
                 Ok(_) => Turn::Again("another server leads now".to_owned()),

@@ -22,7 +22,7 @@ pub(crate) struct Recover {
     /// Do not wait for this node; count it as down
     #[arg(long, value_name = "NODE", conflicts_with = "status")]
     excuse: Option<String>,
-    /// Believe what this node says to have, although nothing proves it
+    /// Believe what this node says to have, although nothing proves it; '*' is all that say so
     #[arg(long, value_name = "NODE", conflicts_with_all = ["status", "excuse"])]
     accept: Option<String>,
     /// Do not ask
@@ -88,21 +88,28 @@ async fn excuse(conn: &Conn, view: &RecoveryView, node: &str) -> Result<ExitCode
 }
 
 async fn accept(conn: &Conn, view: &RecoveryView, node: &str, yes: bool) -> Result<ExitCode> {
-    let named = |n: &&RecoveryClaims| n.name == node || n.id.to_string().starts_with(node);
+    let all = node == "*";
+    let named = |n: &&RecoveryClaims| all || n.name == node || n.id.to_string().starts_with(node);
     let found: Vec<&RecoveryClaims> = view.unproven.iter().filter(named).collect();
-    let [node] = found[..] else {
+    if found.is_empty() || !all && found.len() > 1 {
         bail!(
             "{node:?} matches {} of the nodes that say to have what nothing proves, not one; `drover operator recover \
                 -status` lists them",
             found.len()
         );
+    }
+    found.iter().for_each(|node| output::line(&claims(node)));
+    let question = match found.len() {
+        1 => "Believe this node? Its jobs then run as it says, with the rights of their namespaces.".to_owned(),
+        n => format!("Believe these {n} nodes? Their jobs then run as they say, with the rights of their namespaces."),
     };
-    output::line(&claims(node));
-    if !yes && !confirm("Believe this node? Its jobs then run as it says, with the rights of their namespaces.")? {
+    if !yes && !confirm(&question)? {
         bail!("not confirmed; nothing is taken over");
     }
-    conn.tell(call::recovery_accept(node.id)).await?;
-    output::line(&format!("What node {} ({}) says to have is taken over.", node.id.short(), node.name));
+    for node in found {
+        conn.tell(call::recovery_accept(node.id)).await?;
+        output::line(&format!("What node {} ({}) says to have is taken over.", node.id.short(), node.name));
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -202,7 +202,11 @@ fn a_job_names_no_parent_but_its_own() {
     let refused = crate::plan::preview(&world.0, plan, 100, (1, 1), &mut counted(9)).unwrap_err();
     assert!(refused.starts_with("job \"web\" has ParentID \"db\""), "{refused}");
     // What was made from a template, read and registered again.
-    let made = |parent: &str| Job { id: "db/dispatch-1".into(), ..child(parent).job };
+    let made = |parent: &str| {
+        let mut job = Job { id: "db/dispatch-1".into(), ..child(parent).job };
+        job.canonicalize();
+        job
+    };
     let change = Change::UpsertJob { job: Box::new(made("db")), submission: None };
     world.0.apply(world.0.latest_index() + 1, 1, change.into()).unwrap();
     world.registers(RegisterJob { job: made("db"), ..RegisterJob::default() }).unwrap();

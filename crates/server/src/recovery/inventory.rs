@@ -1,6 +1,6 @@
 //! What a node says to have, and whether these servers have told it so.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use api::node_rpc::{Allocs, Inventory, from_json};
 use control::takeover::{Claimed, Has, Standing};
@@ -22,6 +22,8 @@ pub(super) fn read(
     let standing =
         |proof: &str, statement: &dyn Fn(Told) -> Vec<u8>| standing(keyring, (cluster, node), proof, statement);
     let mut has = Has::default();
+    // Allocations share the job that they have in common.
+    let mut jobs: HashMap<proof::Digest, Arc<Job>> = HashMap::new();
     for Inventory { allocs, orders, host_volumes_json, .. } in pieces {
         for volume in host_volumes_json {
             let volume: DynamicVolume = from_json("a host volume", &volume).map_err(wrong)?;
@@ -34,9 +36,20 @@ pub(super) fn read(
         let proofs = proofs.iter().map(String::as_str).chain(std::iter::repeat(""));
         for ((alloc, text), proof) in allocs_json.iter().zip(&jobs_json).zip(proofs) {
             let mut alloc: Allocation = from_json("an allocation", alloc).map_err(wrong)?;
-            let job: Job = from_json("a job", text).map_err(wrong)?;
-            let standing = standing(proof, &|told| proof::of_alloc(told, &alloc, &proof::digest(text)));
-            alloc.job = Some(Arc::new(job));
+            let (digest, referred) = proof::text_or_reference(text);
+            let job = match jobs.get(&digest) {
+                Some(known) => known.clone(),
+                None if referred => {
+                    return Err(ServerError::invalid("a job is referred to that was not said".to_owned()));
+                }
+                None => {
+                    let job = Arc::new(from_json::<Job>("a job", text).map_err(wrong)?);
+                    jobs.insert(digest, job.clone());
+                    job
+                }
+            };
+            let standing = standing(proof, &|told| proof::of_alloc(told, &alloc, &digest));
+            alloc.job = Some(job);
             has.allocs.push(Claimed { what: alloc, standing });
         }
         for order in orders.unwrap_or_default().orders_json {

@@ -360,9 +360,11 @@ impl Recovering {
         let Said { mark, lost, peer, pieces } = said;
         let (own, node) = (self.clone(), from.node);
         let state = self.published.load_full();
-        let read = inventory::read(pieces, &self.keyring, state.cluster().cluster_id, node);
+        let (keyring, cluster) = (self.keyring.clone(), state.cluster().cluster_id);
         async move {
-            let has = Arc::new(read?);
+            // It may be half a GiB.
+            let read = blocking::spawn(move || inventory::read(pieces, &keyring, cluster, node)).await;
+            let has = Arc::new(read.map_err(|ended| ServerError::Store(ended.to_string()))??);
             let mut told = own.take((from, order.clone()), (mark, lost), has.clone()).await?;
             if let Told::Doubted(recovery, claims) = told {
                 let unproven = Unproven { node, peer, claims };

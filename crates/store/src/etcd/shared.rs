@@ -229,9 +229,9 @@ impl Shared {
             }
             *leading = None;
         }
-        self.uncheck();
         tracing::warn!(ours = fence, newest, "another server has taken over, or the lease of this one has ended");
         self.fenced.send_replace(Some(newest.unsigned_abs()));
+        self.uncheck();
         self.leader.send_if_modified(|leader| {
             let ours = leader.as_ref() == Some(&*lock(&self.member));
             if ours {

@@ -477,12 +477,12 @@ impl<'a> Writer<'a> {
     async fn let_go(&self, leading: Leading) {
         let (shared, fence) = (self.shared, self.shared.keys.at("fence"));
         // Another server may lead as soon as the fence is gone.
+        lock(&shared.leading).take_if(|now| now.fence == leading.fence);
         shared.uncheck();
         let ours = vec![ops::created_at(fence.clone(), leading.fence)];
         let delete = ops::when(ours, vec![ops::delete(fence)], Vec::new());
         let _ = tokio::time::timeout(CLOSE, shared.client.txn(delete)).await;
         let _ = tokio::time::timeout(CLOSE, shared.client.revoke(leading.lease)).await;
-        lock(&shared.leading).take_if(|now| now.fence == leading.fence);
     }
 
     /// Whether the holder of the fence is this server, or silent.

@@ -107,6 +107,14 @@ impl Runtime {
 
     /// The instance of a key with its intent; `Gone` when the runtime is there and the instance is not.
     pub(super) fn find(&self, key: &str) -> Answer<(Place, Intent)> {
+        let (place, intent) = self.entry(key)?;
+        self.settle(&place, &intent)?;
+        Ok((place, intent))
+    }
+
+    /// As [`Runtime::find`], without a look at whether the machine was restarted: one instance that cannot be settled
+    /// hides no other.
+    fn entry(&self, key: &str) -> Answer<(Place, Intent)> {
         let place = self.place(key)?;
         let retired = place.retired();
         // An intent beside the mark comes from a late call or an interrupted retirement.
@@ -115,10 +123,7 @@ impl Runtime {
             false => place.read_intent()?,
         };
         match intent {
-            Some(intent) => {
-                self.settle(&place, &intent)?;
-                Ok((place, intent))
-            }
+            Some(intent) => Ok((place, intent)),
             None => {
                 self.check()?;
                 Err(Refusal::Gone(format!("{} has no instance {key}", self.root.display())))
@@ -176,7 +181,7 @@ impl Runtime {
     pub(super) fn list(&self, request: &HostList) -> Answer<HostListed> {
         let mut listed = HostListed::default();
         for key in self.keys()?.into_iter().filter(|key| *key > request.after) {
-            let intent = match self.find(&key) {
+            let intent = match self.entry(&key) {
                 Ok((_, intent)) => intent,
                 // Just being made, or acknowledged.
                 Err(Refusal::Gone(_)) => {
@@ -205,7 +210,7 @@ impl Runtime {
     pub(super) fn used(&self, except: &str) -> Answer<HostAmount> {
         let mut used = HostAmount::default();
         for key in self.keys()?.into_iter().filter(|key| key != except) {
-            let (place, intent) = match self.find(&key) {
+            let (place, intent) = match self.entry(&key) {
                 Ok(found) => found,
                 Err(Refusal::Gone(_)) => continue,
                 Err(e) => return Err(e),
