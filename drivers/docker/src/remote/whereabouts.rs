@@ -34,7 +34,8 @@ impl RemoteDriver {
         }
         Err(RemoteError::could_not_ask(format!(
             "a create of the task may have been sent to the engine {}, at {} answers the engine {here}: let the \
-                address lead to that engine again, or forget the task if that engine is lost for good (drover remote forget)",
+                address lead to that engine again, or forget the task if that engine is lost for good (drover remote \
+                forget)",
             went.engine,
             site.engine.endpoint()
         )))
