@@ -159,8 +159,10 @@ pub(crate) enum Fate {
     Completes,
     /// They fail at once.
     Fails,
-    /// Nothing is reported.
+    /// Nothing is reported, but that they end when they are to stop.
     Silent,
+    /// Nothing is reported, and they end slowly.
+    Lingers,
 }
 
 /// What a fake node has been told.
@@ -654,6 +656,9 @@ impl Session {
             let remote = job.task_groups[0].tasks[0].driver == "far";
             let slot = model::remote::slot_of(alloc, &"t".into());
             let order = view.orders.get(&slot).filter(|order| order.alloc_id == alloc.id);
+            if self.fate == Fate::Lingers {
+                continue;
+            }
             let statuses: &[ClientStatus] = if alloc.server_terminal() {
                 // What it manages elsewhere is let go when the servers say so, not because the allocation ends here.
                 if remote && order.is_some_and(|o| o.role == RemoteRole::Manage && !o.verdict.final_for_task()) {
@@ -672,7 +677,7 @@ impl Session {
                     Fate::Runs | Fate::Unhealthy => &[ClientStatus::Running],
                     Fate::Completes => &[ClientStatus::Running, ClientStatus::Complete],
                     Fate::Fails => &[ClientStatus::Failed],
-                    Fate::Silent => continue,
+                    Fate::Silent | Fate::Lingers => continue,
                 }
             };
             for (round, status) in statuses.iter().enumerate() {

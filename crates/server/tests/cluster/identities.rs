@@ -115,7 +115,7 @@ async fn tokens_are_for_the_node_that_has_the_task() {
 async fn what_has_ended_gets_no_token_and_what_stops_does() {
     let server = start_patient().await.0;
     let handle = server.handle();
-    let node = FakeNode::join(handle, node(1), Fate::Silent, &Provider::default()).await;
+    let node = FakeNode::join(handle, node(1), Fate::Lingers, &Provider::default()).await;
     for id in ["ends", "stops"] {
         let mut job = job(id, 1);
         job.task_groups[0].tasks[0].identities = vec![Identity { name: "aws".into(), ..Identity::default() }];
