@@ -432,6 +432,7 @@ drover operator autopilot health -json    print it as JSON"
 drover operator recover -status    show whether the servers recover, and what they wait for
 drover operator recover -excuse n3    do not wait for node n3, which is gone for good
 drover operator recover -accept n4    believe what node n4 says to have, which nothing proves
+drover operator recover -accept '*'    believe all nodes that say to have what nothing proves
 drover operator recover -yes    end the recovery without the missing answers"
         }
         ["root", "keyring", "list"] => "drover operator root keyring list    list the root keys",

@@ -37,6 +37,29 @@ enum Sent {
 /// Events for people are a courtesy: above this number the oldest go.
 const EVENTS_MAX: usize = 64;
 
+/// Bytes of a message, unless one value has more: far below what either side takes.
+const PIECE: usize = node_rpc::MAX_MESSAGE_BYTES / 16;
+
+/// The values with their texts, in pieces of one message each.
+fn in_pieces<T>(values: Vec<T>, text: impl Fn(&T) -> Vec<u8>) -> Vec<(Vec<T>, Vec<Vec<u8>>)> {
+    let (mut pieces, mut size) = (Vec::<(Vec<T>, Vec<Vec<u8>>)>::new(), 0);
+    for value in values {
+        let text = text(&value);
+        size += text.len();
+        match pieces.last_mut().filter(|_| size <= PIECE) {
+            Some((values, texts)) => {
+                values.push(value);
+                texts.push(text);
+            }
+            None => {
+                size = text.len();
+                pieces.push((vec![value], vec![text]));
+            }
+        }
+    }
+    pieces
+}
+
 impl Outbox {
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -88,6 +111,13 @@ impl Outbox {
         inner.allocs.is_empty() && inner.reports.is_empty() && inner.unconfirmed.is_empty()
     }
 
+    /// Whether the servers have yet to store something of this allocation.
+    pub fn holds(&self, id: AllocId) -> bool {
+        let inner = self.lock();
+        let of_it = |sent: &Sent| matches!(sent, Sent::Allocs(updates) if updates.iter().any(|update| update.id == id));
+        inner.allocs.contains_key(&id) || inner.unconfirmed.values().any(of_it)
+    }
+
     /// Waits until there may be something to send. Cancel safe: a wake-up that is not consumed stays.
     pub async fn ready(&self) {
         self.wake.notified().await;
@@ -97,17 +127,15 @@ impl Outbox {
     pub fn take(&self) -> Vec<node_rpc::FromNode> {
         let mut inner = self.lock();
         let mut messages = Vec::new();
-        if !inner.allocs.is_empty() {
-            let updates: Vec<Arc<AllocClientUpdate>> = inner.allocs.drain().map(|(_, u)| u).collect();
+        let updates: Vec<Arc<AllocClientUpdate>> = inner.allocs.drain().map(|(_, update)| update).collect();
+        for (updates, updates_json) in in_pieces(updates, |update| node_rpc::to_json(&**update)) {
             let seq = inner.number();
-            let updates_json = updates.iter().map(|update| node_rpc::to_json(&**update)).collect();
             inner.unconfirmed.insert(seq, Sent::Allocs(updates));
             messages.push(node_rpc::FromNodeMessage::AllocUpdates(node_rpc::AllocUpdates { seq, updates_json }).into());
         }
-        if !inner.reports.is_empty() {
-            let reports: Vec<RemoteReport> = inner.reports.drain().map(|(_, r)| r).collect();
+        let reports: Vec<RemoteReport> = inner.reports.drain().map(|(_, report)| report).collect();
+        for (reports, reports_json) in in_pieces(reports, node_rpc::to_json) {
             let seq = inner.number();
-            let reports_json = reports.iter().map(node_rpc::to_json).collect();
             inner.unconfirmed.insert(seq, Sent::Reports(reports));
             messages
                 .push(node_rpc::FromNodeMessage::RemoteReports(node_rpc::RemoteReports { seq, reports_json }).into());
@@ -186,6 +214,25 @@ mod tests {
                 _ => None,
             })
             .collect()
+    }
+
+    #[test]
+    fn what_is_much_goes_in_several_messages() {
+        let outbox = Outbox::default();
+        for _ in 0..12 {
+            outbox.alloc(update(AllocId(uuid::Uuid::new_v4()), &"x".repeat(PIECE / 4)));
+        }
+        let pieces = sent(&outbox);
+        let seqs: Vec<u64> = pieces.iter().map(|(seq, _)| *seq).collect();
+        assert_eq!(seqs, [1, 2, 3, 4], "three fit into one");
+        assert_eq!(pieces.iter().map(|(_, texts)| texts.len()).sum::<usize>(), 12);
+        outbox.stored(2);
+        outbox.session_ended();
+        assert_eq!(sent(&outbox).iter().map(|(_, texts)| texts.len()).sum::<usize>(), 9);
+        // One that is larger than a piece goes by itself.
+        let outbox = Outbox::default();
+        outbox.alloc(update(AllocId(uuid::Uuid::new_v4()), &"x".repeat(2 * PIECE)));
+        assert_eq!(sent(&outbox).len(), 1);
     }
 
     #[test]

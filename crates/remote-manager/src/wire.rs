@@ -25,17 +25,27 @@ fn nanos(t: Option<&driver_host::proto::Timestamp>) -> TimestampNs {
         .unwrap_or(0)
 }
 
-/// The sighting in a driver's observation.
+/// Characters of a text of an observation that are kept. Some come from where the task can write, and each goes into
+/// a message to the servers and into their state.
+const LONGEST_TEXT: usize = 4096;
+/// Attributes of an observation that are kept.
+const MOST_ATTRIBUTES: usize = 64;
+
+fn short(text: &str) -> String {
+    text.chars().take(LONGEST_TEXT).collect()
+}
+
+/// The sighting in a driver's observation. Longer texts are cut.
 pub(crate) fn sighting(o: &Observation) -> Sighting {
     let observed = match o.state() {
-        InstanceState::Unknown => Observed::Unknown { since: now_ns(), why: o.reason.as_str().into() },
+        InstanceState::Unknown => Observed::Unknown { since: now_ns(), why: short(&o.reason).into() },
         InstanceState::Creating => Observed::Creating,
         InstanceState::Running => Observed::Running,
         InstanceState::Exited => Observed::Exited {
             code: o.exit_code,
             signal: o.signal,
             oom_killed: o.oom_killed,
-            reason: o.reason.as_str().into(),
+            reason: short(&o.reason).into(),
             at: match nanos(o.finished_at.as_ref()) {
                 0 => now_ns(),
                 at => at,
@@ -43,12 +53,13 @@ pub(crate) fn sighting(o: &Observation) -> Sighting {
         },
         InstanceState::Gone => Observed::Gone,
     };
-    let waiting = if observed == Observed::Creating { o.reason.clone() } else { String::new() };
+    let waiting = if observed == Observed::Creating { short(&o.reason) } else { String::new() };
+    let attributes = o.attributes.iter().take(MOST_ATTRIBUTES);
     Sighting {
         observed,
-        provider_id: o.provider_id.clone(),
-        attributes: o.attributes.iter().map(|(name, value)| (name.as_str().into(), value.clone())).collect(),
-        address: o.address.clone(),
+        provider_id: short(&o.provider_id),
+        attributes: attributes.map(|(name, value)| (short(name).as_str().into(), short(value))).collect(),
+        address: short(&o.address),
         port_map: o.port_map.clone().into_iter().collect(),
         started_at: nanos(o.started_at.as_ref()),
         waiting,
@@ -91,5 +102,23 @@ pub(crate) fn trouble(error: RemoteError) -> Answer {
         RemoteError::CouldNotAsk(why) => Answer::CouldNotAsk(why),
         RemoteError::WrongRequest(why) => Answer::WrongRequest(why),
         RemoteError::StaleEpoch { accepted, .. } => Answer::StaleEpoch { accepted: accepted.unwrap_or(0) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_driver_says_is_kept_in_short() {
+        let long = "\u{1}".repeat(1 << 20);
+        let mut seen = Observation { reason: long.clone(), provider_id: long.clone(), ..Observation::default() };
+        seen.attributes = (0..100).map(|n| (format!("{n}{long}"), long.clone())).collect();
+        seen.set_state(InstanceState::Exited);
+        let kept = sighting(&seen);
+        let Observed::Exited { reason, .. } = &kept.observed else { panic!("{:?}", kept.observed) };
+        assert_eq!((reason.len(), kept.provider_id.len()), (LONGEST_TEXT, LONGEST_TEXT));
+        assert_eq!(kept.attributes.len(), MOST_ATTRIBUTES);
+        assert!(kept.attributes.iter().all(|(name, value)| name.len().max(value.len()) <= LONGEST_TEXT));
     }
 }

@@ -13,6 +13,7 @@
 //! Nothing here is stored: a restart sweeps again.
 
 pub(crate) mod sweeper;
+mod times;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -106,8 +107,13 @@ impl Found {
     fn misses_one_of(&self, node: &model::Node) -> bool {
         providers_of(node).filter(|(_, p)| p.list).any(|(driver, p)| {
             let provider = (driver.to_owned(), p.provider.clone());
-            !self.swept.contains(&provider) && !self.early.contains_key(&provider)
+            !self.is_listed(&provider)
         })
+    }
+
+    /// It has been swept since the start, if too early to show all.
+    fn is_listed(&self, provider: &Provider) -> bool {
+        self.swept.contains(provider) || self.early.contains_key(provider)
     }
 }
 

@@ -53,6 +53,10 @@ impl Provider for Api {
     const BATCH: usize = BATCH;
     const LOG_COMES_LATE: bool = true;
 
+    fn intended_place(intent: &[u8]) -> Answer<String> {
+        aws::once::intended_place(intent)
+    }
+
     fn session(&self) -> &Session<aws_sdk_batch::Client> {
         &self.session
     }

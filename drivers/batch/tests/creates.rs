@@ -34,6 +34,8 @@ struct State {
     throttle: usize,
     /// Listings do not show what there is.
     behind: bool,
+    /// The queue of that name is one of another account.
+    elsewhere: bool,
     /// ARNs of jobs that listings show and DescribeJobs leaves out.
     undescribed: HashSet<String>,
     /// What was terminated, and why.
@@ -67,9 +69,12 @@ impl Service for State {
         let ok = |value: Value| Some((200, value));
         let text = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
         match path {
-            "/v1/describejobqueues" => ok(json!({"jobQueues": [{"jobQueueName": "q", "state": "ENABLED",
-                "status": "VALID", "jobQueueArn": format!("{PLACE}:job-queue/q"), "priority": 1,
-                "computeEnvironmentOrder": []}]})),
+            "/v1/describejobqueues" => {
+                let account = if self.elsewhere { 2 } else { 1 };
+                ok(json!({"jobQueues": [{"jobQueueName": "q", "state": "ENABLED", "status": "VALID",
+                    "jobQueueArn": format!("arn:aws:batch:us-east-1:{account}:job-queue/q"), "priority": 1,
+                    "computeEnvironmentOrder": []}]}))
+            }
             "/v1/describejobdefinitions" => {
                 let (name, given) = (text("jobDefinitionName"), &body["jobDefinitions"][0]);
                 let of = |revision: usize| {
@@ -211,6 +216,33 @@ async fn a_start_whose_answer_was_lost_is_found_by_its_name_and_never_sent_again
             (&json!(OWNER), &json!(KEY), &json!("2"))
         );
     });
+}
+
+/// A queue of another account has the same name, and knows nothing of what was sent.
+#[tokio::test]
+async fn a_queue_of_another_account_ends_no_key_and_gets_no_second_job() {
+    let cloud = Cloud::start();
+    let first = cloud.plugin("1ms").await;
+    let intent = first.intent(&start(1, true, &[])).await.expect("decided").expect("to be kept");
+    cloud.set(|s| s.lose = 1);
+    first.ensure(start(1, true, &intent)).await.expect_err("no answer");
+    cloud.set(|s| (s.behind, s.elsewhere) = (true, true));
+    let next = cloud.plugin("1ms").await;
+    let told = |why: &RemoteError| matches!(why, RemoteError::CouldNotAsk(why) if why.contains("us-east-1:2:"));
+    testkit::poll("the window's end", async || {
+        let unknown = next.look_up(lookup(2, &intent, false)).await.expect_err("not there");
+        assert!(matches!(unknown, RemoteError::CouldNotAsk(_)), "{unknown}");
+        told(&unknown).then_some(())
+    })
+    .await;
+    let held = next.ensure(start(2, false, &intent)).await.expect_err("not sent");
+    assert!(told(&held), "{held}");
+    cloud.set(|s| (assert_eq!(s.jobs.len(), 1), s.elsewhere = false).1);
+    let back = cloud.plugin("1ms").await;
+    testkit::poll("the belief", async || {
+        matches!(back.look_up(lookup(2, &intent, false)).await, Err(RemoteError::Gone(_)))
+    })
+    .await;
 }
 
 /// Where nothing ever appears absence is believed in the end.

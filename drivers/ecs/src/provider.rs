@@ -12,6 +12,7 @@ use driver_sdk::{Observation, StopTask, async_trait};
 
 use crate::api::{Api, BATCH, ClusterSeen, Listing};
 use crate::config::CLUSTER;
+use crate::sent::Intent;
 use crate::{look, marks};
 
 /// Listings of live tasks: the service lists by what is meant of a task, and one that was told to end runs for as long
@@ -34,6 +35,10 @@ impl Provider for Api {
     const NOUN: &'static str = "task";
     const PLACE: &'static str = "cluster";
     const BATCH: usize = BATCH;
+
+    fn intended_place(intent: &[u8]) -> Answer<String> {
+        Ok(Intent::read(intent)?.map_or_else(String::new, |intent| intent.cluster))
+    }
 
     fn session(&self) -> &Session<aws_sdk_ecs::Client> {
         &self.session

@@ -32,11 +32,15 @@ pub(crate) struct Intent {
     pub(crate) definition: String,
     /// The container that counts.
     pub(crate) container: String,
+    /// ARN of the cluster where it is to be started. Empty in what older releases wrote.
+    #[serde(default)]
+    pub(crate) cluster: String,
 }
 
 impl Intent {
-    pub(crate) fn new(epoch: u64, token: String, definition: String, container: String) -> Self {
-        Self { at: seconds(SystemTime::now()), epoch, token, definition, container }
+    pub(crate) fn new(epoch: u64, token: String, (definition, container): (String, String), cluster: &str) -> Self {
+        let (at, cluster) = (seconds(SystemTime::now()), cluster.to_owned());
+        Self { at, epoch, token, definition, container, cluster }
     }
 
     pub(crate) fn write(&self) -> Result<Vec<u8>, RemoteError> {
@@ -70,7 +74,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_comes_back_and_ages() {
-        let intent = Intent::new(3, "t".into(), "arn:d:7".into(), "main".into());
+        let intent = Intent::new(3, "t".into(), ("arn:d:7".into(), "main".into()), "arn:c");
         let kept = intent.write().expect("bytes");
         assert!(kept.len() < handle::INTENT_MAX_BYTES);
         assert_eq!(Intent::read(&kept), Ok(Some(intent.clone())));

@@ -61,7 +61,8 @@ pub(crate) async fn intent(site: &Site<Api>, request: &Ensure) -> Answer<Option<
     let options = EcsTask::decode(&request.task.msgpack_driver_config).map_err(error)?;
     let known = definition(site, request, &options, None).await?;
     let container = known.container(options.container_name.as_deref())?;
-    Intent::new(request.epoch, marks::client_token(&request.key), known.arn.clone(), container).write().map(Some)
+    let (cluster, token) = (site.place(false).await?, marks::client_token(&request.key));
+    Intent::new(request.epoch, token, (known.arn.clone(), container), &cluster.arn).write().map(Some)
 }
 
 /// The plan of a start: with the token and the tags as it was sent, or was about to be, by whichever manager.
@@ -104,6 +105,7 @@ async fn start(site: &Site<Api>, request: &Ensure, options: &EcsTask) -> Answer<
         return Ok(taken);
     }
     let kept = Intent::read(&request.intent)?;
+    site.intended_here(&request.intent).await?;
     let plan = match &kept {
         None => {
             let known = definition(site, request, options, None).await?;

@@ -31,6 +31,8 @@ struct State {
     full: usize,
     /// Listings do not show what there is.
     behind: bool,
+    /// The cluster of that name is one of another account.
+    elsewhere: bool,
     /// Tasks that have ended, by ARN.
     stopped: HashSet<String>,
     /// Tasks that were told to end and still run.
@@ -65,7 +67,9 @@ impl Service for State {
         let ok = |value: Value| Some((200, value));
         match call {
             "DescribeClusters" => {
-                ok(json!({"clusters": [{"clusterArn": "arn:aws:ecs:us-east-1:1:cluster/c", "status": "ACTIVE"}]}))
+                let account = if self.elsewhere { 2 } else { 1 };
+                let arn = format!("arn:aws:ecs:us-east-1:{account}:cluster/c");
+                ok(json!({"clusters": [{"clusterArn": arn, "status": "ACTIVE"}]}))
             }
             "DescribeTaskDefinition" => {
                 let asked = text("taskDefinition");
@@ -283,6 +287,33 @@ async fn a_stop_after_a_lost_answer_waits_for_listings_to_catch_up() {
     })
     .await;
     assert!(begun.elapsed() >= Duration::from_millis(200));
+}
+
+/// A cluster of another account has the same name, and knows neither the token nor the task.
+#[tokio::test]
+async fn a_cluster_of_another_account_ends_no_key_and_gets_no_second_task() {
+    let cloud = Cloud::start();
+    let first = cloud.plugin("1ms").await;
+    let intent = first.intent(&start(1, "a", true, &[])).await.expect("decided").expect("to be kept");
+    cloud.set(|s| s.lose = 1);
+    first.ensure(start(1, "a", true, &intent)).await.expect_err("no answer");
+    cloud.set(|s| (s.behind, s.elsewhere) = (true, true));
+    let next = cloud.plugin("1ms").await;
+    let told = |why: &RemoteError| matches!(why, RemoteError::CouldNotAsk(why) if why.contains("us-east-1:2:"));
+    testkit::poll("the window's end", async || {
+        let unknown = next.look_up(lookup(2, &intent, false)).await.expect_err("not there");
+        assert!(matches!(unknown, RemoteError::CouldNotAsk(_)), "{unknown}");
+        told(&unknown).then_some(())
+    })
+    .await;
+    let held = next.ensure(start(2, "b", false, &intent)).await.expect_err("not sent");
+    assert!(told(&held), "{held}");
+    cloud.set(|s| (assert_eq!((s.tasks.len(), s.starts.len()), (1, 1)), s.elsewhere = false).1);
+    let back = cloud.plugin("1ms").await;
+    testkit::poll("the belief", async || {
+        matches!(back.look_up(lookup(2, &intent, false)).await, Err(RemoteError::Gone(_)))
+    })
+    .await;
 }
 
 /// A start that ECS has refused for want of room has started nothing: who has heard that need not wait, others must.

@@ -116,6 +116,9 @@ pub(crate) struct Exit {
     pub(crate) why: String,
 }
 
+/// Characters of what a task can have written into a file of ours.
+const LONGEST: usize = 4096;
+
 fn missing(why: io::Error) -> io::Result<()> {
     if why.kind() == ErrorKind::NotFound { Ok(()) } else { Err(why) }
 }
@@ -127,7 +130,12 @@ fn seconds(text: &str) -> Option<SystemTime> {
 fn exit(text: &str) -> Option<Exit> {
     let mut words = text.trim_end().splitn(4, ' ');
     let (code, at) = (words.next()?.parse().ok()?, seconds(words.next()?)?);
-    Some(Exit { code, at, oom: words.next() == Some("oom"), why: words.next().unwrap_or_default().to_owned() })
+    Some(Exit {
+        code,
+        at,
+        oom: words.next() == Some("oom"),
+        why: files::short(words.next().unwrap_or_default(), LONGEST),
+    })
 }
 
 /// One run directory.
@@ -151,7 +159,7 @@ impl Place {
             let claim = read(&self.file("claim"))?.map(|text| {
                 let mut words = text.split_whitespace().skip(2);
                 let at = words.next().and_then(seconds).unwrap_or(UNIX_EPOCH);
-                (words.next().unwrap_or("?").to_owned(), at)
+                (files::short(words.next().unwrap_or("?"), LONGEST), at)
             });
             let alive = claim.is_some() && held(&self.file("alive"))?;
             Ok(Files { alive, claim, exit: read(&self.file("exit"))?.as_deref().and_then(exit) })

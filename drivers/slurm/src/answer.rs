@@ -4,8 +4,11 @@ use driver_sdk::RemoteError;
 use hpc::command::last_lines;
 
 /// Texts of refusals for want of room: nothing was taken, and the same request may be taken later.
-const FULL: &[&str] =
-    &["temporarily unable to accept job", "MaxSubmitJob", "MaxJobCount", "MaxGRES", "job submit limit exceeded"];
+const FULL: &[&str] = &["MaxSubmitJob", "GrpSubmitJob", "MaxJobCount", "MaxGRES", "job submit limit exceeded"];
+
+/// What `sbatch` writes before it sends the same request again by itself. What it wrote before that says nothing of
+/// the later request, which may have been taken.
+const AGAIN: &str = "retrying";
 
 /// Text of a refusal of an array.
 const ARRAY: &[&str] = &["Invalid job array"];
@@ -50,6 +53,7 @@ pub(crate) enum Refusal {
 
 /// The refusal in what a failed `sbatch` has written; `None`: the job may have been taken.
 pub(crate) fn refusal(stderr: &str) -> Option<Refusal> {
+    let stderr = stderr.rsplit_once(AGAIN).map_or(stderr, |(_, last)| last);
     let has = |texts: &[&str]| texts.iter().any(|known| stderr.contains(known));
     match (has(FULL), has(ARRAY), has(WRONG)) {
         (true, ..) => Some(Refusal::Full),
@@ -101,7 +105,10 @@ mod tests {
             assert_eq!(refusal(text), Some(Refusal::Wrong), "{text}");
         }
         let full = [
-            "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying",
+            "sbatch: error: AssocGrpSubmitJobsLimit\nsbatch: error: Batch job submission failed: Job violates \
+                accounting/QOS policy (job submit limit, user's size and/or time limits)",
+            "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\nsbatch: error: \
+                QOSMaxSubmitJobPerUserLimit",
             "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates \
                 accounting/QOS policy (job submit limit, user's size and/or time limits)",
         ];
@@ -113,6 +120,10 @@ mod tests {
         let array = "sbatch: error: Batch job submission failed: Invalid job array specification";
         assert_eq!(refusal(array), Some(Refusal::Array));
         let unclear = [
+            "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying",
+            "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Slurm temporarily unable to accept job, \
+                sleeping and retrying\nsbatch: error: Batch job submission failed: Socket timed out on send/recv \
+                operation",
             "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
             "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
             "sbatch: error: Batch job submission failed: Protocol authentication error",

@@ -257,7 +257,7 @@ impl RemoteDriver for Driver {
             )));
         }
         let (job, _) = site.claimant(&handle, epoch).await?;
-        site.send(job, name).await
+        site.send(&site.place(&handle.key), job, name).await
     }
 
     async fn refresh(&self, handle: &RemoteHandle, epoch: u64, bundle: Bundle) -> Answer<()> {

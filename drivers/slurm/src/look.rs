@@ -14,7 +14,7 @@ const APPEARS_WITHIN: Duration = Duration::from_secs(15);
 /// How old what the files of a task said may be, though its directory seems unchanged: times of some file systems are
 /// coarse.
 const READ_AGAIN: Duration = Duration::from_secs(30);
-/// The same for what has not changed for long.
+/// The same for what was as before then: by now its last change is far older than what times of a file system hide.
 const READ_AGAIN_AT_LAST: Duration = Duration::from_mins(10);
 
 /// Looks are so many times apart as one of them takes: they keep 1.25 % of a core busy, and Slurm with them. What is
@@ -34,7 +34,7 @@ pub(crate) enum Step {
     Close(String),
     /// Its job has ended, or the controller says so; the exit result has to be looked for once more. Without one, it
     /// has ended only if these nodes are heard; an empty expression: it has ended in any case.
-    Ended { why: String, out_of_memory: bool, nodes: String },
+    Ended { why: String, code: i32, out_of_memory: bool, nodes: String },
     /// Its job is not in the queue any more.
     Absent { id: JobId, nodes: String },
 }
@@ -105,15 +105,21 @@ pub(crate) fn stays(key: &str, files: &Files, jobs: &Jobs, name: &str) -> Option
     Some(observation(key, files, Some(jobs), name, &step))
 }
 
-/// How long files are trusted while their directory seems unchanged; twice as long as `before` if they were read again
-/// and said nothing new.
-pub(crate) fn patience(before: Option<Duration>) -> Duration {
-    before.map_or(READ_AGAIN, |before| (before * 2).min(READ_AGAIN_AT_LAST))
+/// How long files are trusted while their directory seems unchanged. `again`: they were read again, and it was as
+/// before.
+pub(crate) fn patience(again: bool) -> Duration {
+    if again { READ_AGAIN_AT_LAST } else { READ_AGAIN }
 }
 
 /// How often all tasks are looked at, where a look takes so long.
 pub(crate) fn pace(poll_interval: Duration, took: Duration) -> Duration {
     (took * LOOK_SHARE).min(LOOK_AT_LAST).max(poll_interval)
+}
+
+/// Whether the job's node has said that it ended. The other ends are the controller's decisions, which it tells as well
+/// of what it has given up on a node that it does not hear.
+fn reported(state: &str) -> bool {
+    ["COMPLETED", "FAILED", "OUT_OF_MEMORY"].iter().any(|known| state.starts_with(known))
 }
 
 /// What the state of the claimant's job says.
@@ -123,16 +129,20 @@ pub(crate) fn of_job(job: &Job, nodes: &str) -> Step {
         Phase::Running => Step::Known(InstanceState::Running, String::new()),
         Phase::Ended => Step::Ended {
             why: format!("Slurm says {told}, and no exit result was left"),
+            // The gate ends with the task's code.
+            code: if job.state == "COMPLETED" { 0 } else { KILLED },
             out_of_memory: job.state.starts_with("OUT_OF_MEMORY"),
-            nodes: String::new(),
+            nodes: if reported(&job.state) { String::new() } else { nodes.to_owned() },
         },
         Phase::Waiting => Step::Ended {
             why: format!("the job was put back into the queue, {told}; the task does not start a second time"),
+            code: KILLED,
             out_of_memory: false,
             nodes: nodes.to_owned(),
         },
         Phase::NodeLost => Step::Ended {
             why: format!("Slurm says {told}: a node was lost"),
+            code: KILLED,
             out_of_memory: false,
             nodes: nodes.to_owned(),
         },
@@ -192,10 +202,14 @@ pub(crate) fn observation(key: &str, files: &Files, jobs: Option<&Jobs>, name: &
     seen
 }
 
-/// How a run ended that has left no result: only SIGKILL, or the end of its node, leaves none.
-pub(crate) fn killed(why: String, oom: bool, now: SystemTime) -> Exit {
+/// The code of a run that has left no result: SIGKILL, or the end of its node, leaves none.
+pub(crate) const KILLED: i32 = 137;
+
+/// How a run ended that has left no result.
+pub(crate) fn without_result(why: String, (code, oom): (i32, bool), now: SystemTime) -> Exit {
     let at = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    Exit { code: 137, at, why, oom }
+    // A success is told by its code.
+    Exit { code, at, why: if code == 0 { String::new() } else { why }, oom }
 }
 
 fn time(seconds: u64) -> Option<SystemTime> {
@@ -226,7 +240,13 @@ mod tests {
         let gone = Files { acknowledged: true, ..files };
         assert!(matches!(alone(&gone), Some(Step::Known(InstanceState::Gone, _))));
         assert_eq!(alone(&claimed()), None);
-        let seen = observation("k", &claimed(), None, "k", &Step::Exited(killed("x".into(), false, UNIX_EPOCH)));
+        let seen = observation(
+            "k",
+            &claimed(),
+            None,
+            "k",
+            &Step::Exited(without_result("x".into(), (KILLED, false), UNIX_EPOCH)),
+        );
         assert_eq!((seen.exit.exit_code, seen.exit.signal, seen.provider_id.as_str()), (137, 9, "job 7"));
     }
 
@@ -245,13 +265,6 @@ mod tests {
         }
         assert_eq!(seen(&Files { job: None, ..waits.clone() }, "7|k|PENDING||None\n"), None, "an answer was lost");
         assert_eq!(seen(&Files { claim: Some(Claim::Sealed), ..waits }, "7|k|PENDING||None\n"), None);
-    }
-
-    #[test]
-    fn what_does_not_change_is_read_less_and_less_often_and_at_last_every_ten_minutes() {
-        let all = std::iter::successors(Some(patience(None)), |before| Some(patience(Some(*before))));
-        let seconds: Vec<u64> = all.take(7).map(|patience| patience.as_secs()).collect();
-        assert_eq!(seconds, [30, 60, 120, 240, 480, 600, 600]);
     }
 
     #[test]
@@ -317,13 +330,16 @@ mod tests {
 
     #[test]
     fn a_lost_node_proves_nothing() {
-        for state in ["NODE_FAIL", "PENDING", "REQUEUE_HOLD"] {
+        // What was cancelled, or reached its time limit, on a node that then went silent has these states as well.
+        for state in ["NODE_FAIL", "PENDING", "REQUEUE_HOLD", "CANCELLED", "TIMEOUT"] {
             let step = together(&claimed(), &jobs(&format!("7|k|{state}|n1|x")), "k");
-            assert!(matches!(&step, Step::Ended { nodes, .. } if nodes == "n1"), "{state}: {step:?}");
+            let told = matches!(&step, Step::Ended { nodes, code: KILLED, .. } if nodes == "n1");
+            assert!(told, "{state}: {step:?}");
             assert_eq!(observation("k", &claimed(), None, "k", &step).state, InstanceState::Unknown);
         }
-        let ended = together(&claimed(), &jobs("7|k|TIMEOUT|n1|TimeLimit"), "k");
-        assert!(matches!(&ended, Step::Ended { nodes, .. } if nodes.is_empty()), "{ended:?}");
+        // A run that could not leave its result ends with its code.
+        let ended = together(&claimed(), &jobs("7|k|COMPLETED|n1|None"), "k");
+        assert!(matches!(&ended, Step::Ended { code: 0, nodes, .. } if nodes.is_empty()), "{ended:?}");
         let left = together(&claimed(), &jobs("7|k|COMPLETING|n1|None"), "k");
         assert_eq!(left, Step::Known(InstanceState::Running, String::new()));
     }

@@ -95,6 +95,13 @@ pub(crate) struct Files {
     pub(crate) user: Option<u32>,
 }
 
+/// Characters of a reason, and of an expression of nodes.
+const LONGEST_WHY: usize = 4096;
+const LONGEST_NODES: usize = 65_536;
+
+/// What stays of a closed key.
+const KEPT: [&str; 5] = ["claim", "about.json", "epoch", "lock", "acknowledged"];
+
 /// Makes a file with this content unless there is one. Who has it is decided by reading it.
 fn claim(path: &Path, text: &str) -> Answer<()> {
     let temporary = path.with_extension(format!("tmp.{}", unique()));
@@ -385,13 +392,7 @@ impl Place {
     }
 
     fn read_files(&self) -> Answer<Files> {
-        let exit = read(&self.file("exit"))?.and_then(|text| {
-            let mut words = text.trim_end().splitn(3, ' ');
-            let (code, at) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-            let why = words.next().unwrap_or_default();
-            let oom = why.strip_prefix("oom ");
-            Some(Exit { code, at, why: oom.unwrap_or(why).to_owned(), oom: oom.is_some() })
-        });
+        let exit = read(&self.file("exit"))?.as_deref().and_then(read_exit);
         let sent = fs::symlink_metadata(self.file("job")).or_else(|_| fs::symlink_metadata(self.file("sending"))).ok();
         let sending = read(&self.file("sending"))?.unwrap_or_default();
         let arrays = members(&sending);
@@ -459,11 +460,24 @@ impl Place {
         read_claim(&found.ok_or_else(|| RemoteError::could_not_ask(format!("{} has disappeared", path.display())))?)
     }
 
-    /// Writes down how a run has ended that could not do it itself.
-    pub(crate) fn ended(&self, exit: &Exit) -> Answer<()> {
+    /// Writes down how a run has ended that could not do it itself, and says how it has: a result that has come since
+    /// its files were read counts.
+    pub(crate) fn ended(&self, exit: &Exit) -> Answer<Exit> {
         let oom = if exit.oom { "oom " } else { "" };
         let text = format!("{} {} {oom}{}\n", exit.code, exit.at, exit.why.replace('\n', " "));
-        self.as_owner(|| put(&self.file("exit"), 0o600, text.as_bytes()))
+        let (path, temporary) = (self.file("exit"), self.file(&format!("exit.{}", unique())));
+        self.as_owner(|| {
+            put(&temporary, 0o600, text.as_bytes())?;
+            // A full disk leaves an empty one.
+            let there = read(&path).is_ok_and(|text| text.as_deref().and_then(read_exit).is_some());
+            let linked = if there { Ok(()) } else { fs::remove_file(&path).or_else(missing) };
+            let linked = linked.and_then(|()| fs::hard_link(&temporary, &path));
+            let _ = fs::remove_file(&temporary);
+            match linked {
+                Err(why) if why.kind() != ErrorKind::AlreadyExists => Err(unclear("make", &path)(why)),
+                _ => Ok(read(&path)?.as_deref().and_then(read_exit).unwrap_or_else(|| exit.clone())),
+            }
+        })
     }
 
     /// Whether a submission was begun whose answer may not be known.
@@ -510,8 +524,14 @@ impl Place {
     pub(crate) fn acknowledge(&self) -> Answer<()> {
         self.as_owner(|| {
             put(&self.file("acknowledged"), 0o600, b"")?;
-            self.remove_all_but(&["claim", "about.json", "epoch", "lock", "acknowledged"])
+            self.remove_all_but(&KEPT)
         })
+    }
+
+    /// Removes what was laid out for a key that is sealed now: the task's files and secrets among it. What was
+    /// submitted stays noted, so that it can be taken out of the queue.
+    pub(crate) fn strip(&self) -> Answer<()> {
+        self.as_owner(|| self.remove_all_but(&[&KEPT[..], &["sending", "job"]].concat()))
     }
 
     fn remove_all_but(&self, kept: &[&str]) -> Answer<()> {
@@ -525,9 +545,19 @@ impl Place {
         Ok(())
     }
 
-    /// Removes the directory, unless an earlier submission may have been taken.
-    pub(crate) fn remove_if_unsent(&self) -> Answer<()> {
-        if self.was_sending() { Ok(()) } else { self.remove() }
+    /// Removes the directory, unless an earlier submission may have been taken; says whether it did. A claim shows that
+    /// one was, or that the key is closed.
+    pub(crate) fn remove_if_unsent(&self) -> Answer<bool> {
+        let _lock = self.lock()?;
+        if self.was_sending() {
+            return Ok(false);
+        }
+        // A job that comes all the same finds it taken.
+        let refused = Claim::Over("its submission was refused".to_owned());
+        match self.close(&refused)? == refused {
+            true => self.remove().map(|()| true),
+            false => Ok(false),
+        }
     }
 
     /// Removes the directory: no submission of it can be on its way.
@@ -574,8 +604,21 @@ fn job_claim(me: &str, at: &str, nodes: &str, number: Option<&str>) -> Option<Cl
         number: number.map_or(Ok(id.number), str::parse).ok()?,
         restarts: parts.next()?.parse().ok()?,
         at: at.parse().ok()?,
-        nodes: if nodes == "-" { String::new() } else { nodes.to_owned() },
+        nodes: if nodes == "-" { String::new() } else { hpc::files::short(nodes, LONGEST_NODES) },
     })
+}
+
+fn missing(why: io::Error) -> io::Result<()> {
+    if why.kind() == ErrorKind::NotFound { Ok(()) } else { Err(why) }
+}
+
+/// What `exit` says; its user may have written anything.
+fn read_exit(text: &str) -> Option<Exit> {
+    let mut words = text.trim_end().splitn(3, ' ');
+    let (code, at) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let why = words.next().unwrap_or_default();
+    let oom = why.strip_prefix("oom ");
+    Some(Exit { code, at, why: hpc::files::short(oom.unwrap_or(why), LONGEST_WHY), oom: oom.is_some() })
 }
 
 /// A submission as a line of `sending`.
@@ -745,6 +788,28 @@ mod tests {
         assert!(files.acknowledged && files.claim == Some(Claim::Sealed));
         assert!(!place.dir.join("task").exists());
         assert!(place.closed_for().is_some());
+    }
+
+    #[test]
+    fn a_result_that_has_come_meanwhile_counts() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = place(dir.path());
+        let killed = Exit { code: 137, at: 9, why: "a node was lost".into(), oom: true };
+        fs::write(place.file("exit"), "0 5\n").expect("written");
+        let own = Exit { code: 0, at: 5, why: String::new(), oom: false };
+        assert_eq!((place.ended(&killed), place.files().map(|files| files.exit)), (Ok(own.clone()), Ok(Some(own))));
+        // A full disk.
+        fs::write(place.file("exit"), "").expect("written");
+        assert_eq!(place.ended(&killed), Ok(killed.clone()));
+        assert_eq!(place.files().map(|files| files.exit), Ok(Some(killed)));
+    }
+
+    #[test]
+    fn what_a_user_writes_is_kept_in_short() {
+        let exit = read_exit(&format!("1 100 {}", "\u{1}".repeat(1 << 20))).expect("a result");
+        assert_eq!((exit.code, exit.why.len()), (1, LONGEST_WHY));
+        let claim = read_claim(&format!("7.1.5f0c job 99 {} 7", "n".repeat(1 << 20)));
+        assert!(matches!(claim, Ok(Claim::Job { nodes, .. }) if nodes.len() == LONGEST_NODES));
     }
 
     #[test]

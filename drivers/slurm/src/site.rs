@@ -11,7 +11,7 @@ use driver_sdk::{
     RemoteHandle,
 };
 use hpc::Answer;
-use hpc::command::{Commands, last_lines};
+use hpc::command::{Commands, Said, last_lines};
 use hpc::rights::as_owner;
 use hpc::users::User;
 use hpc::{files, script};
@@ -298,7 +298,7 @@ impl Site {
             let read = |(handle, place): &(HandleV1, Place)| -> Answer<Option<Dated>> {
                 let (changed, read) = (place.changed().unwrap_or(SystemTime::UNIX_EPOCH), Instant::now());
                 let Some(about) = place.about_of(&handle.key, &handle.owner)? else { return Ok(None) };
-                Ok(Some(Dated { about, changed, read, patience: look::patience(None), files: place.files()? }))
+                Ok(Some(Dated { about, changed, read, patience: look::patience(false), files: place.files()? }))
             };
             Ok(asked.iter().map(|one| one.as_ref().map(read)).collect::<Vec<_>>())
         });
@@ -321,9 +321,7 @@ impl Site {
                 ..Observation::default()
             });
         };
-        if let Some(before) = before.filter(|before| before.changed == dated.changed) {
-            dated.patience = look::patience(Some(before.patience));
-        }
+        dated.patience = look::patience(before.is_some_and(|before| before.changed == dated.changed));
         let observed = self.look_at(handle, &mut dated, jobs, accounts).await?;
         let stands = match dated.files.claim {
             Some(Claim::Job { .. }) => observed.state == InstanceState::Running,
@@ -370,6 +368,7 @@ impl Site {
                 Ok(Some(_)) | Err(NotAsked) => step,
                 Ok(None) => Step::Ended {
                     why: format!("Slurm does not know the job {id} any more, and it has left no exit result"),
+                    code: look::KILLED,
                     out_of_memory: false,
                     nodes: if nodes.is_empty() { "?".into() } else { nodes.clone() },
                 },
@@ -382,17 +381,17 @@ impl Site {
                 files.claim = Some(closed);
                 step = look::alone(&files).unwrap_or(Step::Known(InstanceState::Running, String::new()));
             }
-            Step::Ended { why, out_of_memory, nodes } if nodes.is_empty() || self.heard(&nodes).await => {
-                let exit = look::killed(why, out_of_memory, SystemTime::now());
-                let (writing, written) = (place.clone(), exit.clone());
+            Step::Ended { why, code, out_of_memory, nodes } if nodes.is_empty() || self.heard(&nodes).await => {
+                let exit = look::without_result(why.clone(), (code, out_of_memory), SystemTime::now());
+                let writing = place.clone();
                 // A node that is heard again still has to end what the controller has given up.
                 let ended = on_disk(move || match writing.alive()? {
-                    true => Ok(false),
-                    false => writing.ended(&written).map(|()| true),
+                    true => Ok(None),
+                    false => writing.ended(&exit).map(Some),
                 });
                 step = match ended.await? {
-                    true => Step::Exited(exit),
-                    false => Step::Known(InstanceState::Unknown, format!("{}; something of it still runs", exit.why)),
+                    Some(exit) => Step::Exited(exit),
+                    None => Step::Known(InstanceState::Unknown, format!("{why}; something of it still runs")),
                 };
             }
             _ => {}
@@ -670,6 +669,12 @@ impl Site {
                     (None, None) => place.close(&Claim::Sealed)? == Claim::Sealed,
                     (claim, _) => *claim == Some(Claim::Sealed),
                 };
+                if sealed
+                    && !files.acknowledged
+                    && let Err(why) = place.strip()
+                {
+                    tracing::warn!(%why, "files of a sealed key stay");
+                }
                 Ok((sealed, files))
             })
         })
@@ -726,13 +731,12 @@ impl Site {
         }
     }
 
-    /// A signal to a job's script and everything below it.
-    pub(crate) async fn send(&self, id: JobId, signal: &str) -> Answer<()> {
+    /// A signal to the job that has the claim of a run directory: to its script and everything below it.
+    pub(crate) async fn send(&self, place: &Place, id: JobId, signal: &str) -> Answer<()> {
         if let Some(rest) = &self.rest {
             return rest.signal(id, signal).await;
         }
-        let args = ["--full".to_owned(), format!("--signal={signal}"), id.to_string()];
-        let said = self.commands.run("scancel", &args).await?;
+        let said = self.scancel(place, &["--full", &format!("--signal={signal}"), &id.to_string()]).await?;
         if said.stderr.contains("Unknown job signal") || said.stderr.contains("Invalid job signal") {
             return Err(RemoteError::wrong_request(format!("Slurm does not know the signal {signal:?}")));
         }
@@ -740,6 +744,13 @@ impl Site {
             true => Ok(()),
             false => said.output("scancel").map(drop),
         }
+    }
+
+    /// `scancel` with the rights of the directory's user, who may have written somebody else's number into the claim.
+    async fn scancel(&self, place: &Place, args: &[&str]) -> Answer<Said> {
+        let user = self.user_of_place(place).await?;
+        let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+        self.commands.run_in((user.as_ref(), "/".as_ref()), "scancel", &args, "").await
     }
 
     /// The job that has the claim, if any, and its own number, after the epoch was accepted.

@@ -262,11 +262,18 @@ impl Submissions {
         }
     }
 
-    /// Tells of a refusal. Nothing has to stay of what was never taken.
+    /// Tells of a refusal. Nothing has to stay of what was never taken; where an earlier submission may have been, the
+    /// refusal of this one says nothing of the instance.
     async fn refuse(&self, waiting: Waiting, why: RemoteError) {
         let Waiting { submission, tell } = waiting;
         let removed = on_disk(move || submission.place.remove_if_unsent());
+        let answer = match (removed.await, why) {
+            (Ok(false), RemoteError::WrongRequest(why)) => {
+                RemoteError::could_not_ask(format!("{why}; an earlier submission may have been taken, or still be"))
+            }
+            (Ok(_), why) | (Err(why), _) => why,
+        };
         // Who waits may have gone.
-        let _ = tell.send(removed.await.and(Err(why)));
+        let _ = tell.send(Err(answer));
     }
 }

@@ -153,7 +153,7 @@ pub(crate) fn all_heard(text: &str) -> bool {
     states.peek().is_some()
         && states.all(|state| {
             !state.ends_with('*')
-                && ["idle", "mixed", "allocated", "completing", "draining", "drained", "reserved"]
+                && ["idle", "mixed", "allocated", "completing", "draining", "drained", "reserved", "planned", "maint"]
                     .iter()
                     .any(|known| state.starts_with(known))
         })
@@ -237,8 +237,8 @@ mod tests {
 
     #[test]
     fn a_silent_node_is_seen() {
-        assert!(all_heard("idle\nmixed\n"));
-        for silent in ["", "mixed*\n", "idle\ndown\n", "down*", "unknown", "idle*\nidle"] {
+        assert!(all_heard("idle\nmixed\nmaint\n"));
+        for silent in ["", "mixed*\n", "idle\ndown\n", "down*", "unknown", "idle*\nidle", "maint*"] {
             assert!(!all_heard(silent), "{silent:?}");
         }
     }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use common::{World, all_made, becomes, configured, look, stop, together};
 use driver_sdk::{
-    Ensure, Finding, Health, InstanceState, LogStream, LogsQuery, RemoteDriver as _, RemoteError, Verdict,
+    Bundle, BundleFile, Ensure, Finding, Health, InstanceState, LogStream, LogsQuery, RemoteDriver as _, RemoteError,
+    Verdict,
 };
 use serde_json::json;
 use slurm::Driver;
@@ -161,6 +162,110 @@ async fn a_lost_answer_of_sbatch_makes_no_second_instance() {
     testkit::until("its line", || std::fs::read_to_string(&out).is_ok_and(|text| text == "started\n"));
     second.stop(&got.handle, 2, stop()).await.expect("stopped");
     second.acknowledge(&got.handle, 2).await.expect("acknowledged");
+}
+
+/// `sbatch` sends again by itself what was refused for want of room. Only its last words are of the last request.
+#[tokio::test]
+async fn a_refusal_before_the_last_try_of_sbatch_makes_no_second_instance() {
+    let world = World::new();
+    let driver = world.manager().await;
+    let starts = world.dir.path().join("starts");
+    let request = world.ensure("k", 1, &format!("echo started >> {}; exec sleep 600", starts.display()));
+    world.say(
+        "sbatch.says",
+        "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\nsbatch: error: Batch job \
+            submission failed: Socket timed out on send/recv operation",
+    );
+    world.say("sbatch.takes", "");
+    let unclear = driver.ensure(request.clone()).await;
+    assert!(matches!(unclear, Err(RemoteError::CouldNotAsk(_))), "{unclear:?}");
+    let count = || std::fs::read_to_string(&starts).unwrap_or_default().lines().count();
+    testkit::until("its start", || count() == 1);
+    world.unsay("sbatch.says");
+    world.unsay("sbatch.takes");
+    let got = driver.ensure(request).await.expect("got");
+    becomes(&driver, &got.handle, InstanceState::Running).await;
+    assert_eq!((world.jobs().len(), count()), (1, 1));
+    driver.stop(&got.handle, 1, stop()).await.expect("stopped");
+}
+
+/// A refusal concerns its own request; an earlier one may still be on its way.
+#[tokio::test]
+async fn a_refusal_after_an_unclear_submission_is_not_the_jobs_end() {
+    let world = World::new();
+    let driver = world.manager().await;
+    world.say("sbatch.says", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation");
+    let unclear = driver.ensure(world.ensure("k", 1, "true")).await;
+    assert!(matches!(unclear, Err(RemoteError::CouldNotAsk(_))), "{unclear:?}");
+    world.say("sbatch.says", "sbatch: error: Batch job submission failed: Invalid qos specification");
+    let refused = driver.ensure(world.ensure("k", 1, "true")).await.expect_err("refused");
+    let told = matches!(&refused, RemoteError::CouldNotAsk(why) if why.contains("qos") && why.contains("earlier"));
+    assert!(told, "{refused:?}");
+    assert!(world.dir.path().join("runs/instances/k").exists());
+}
+
+#[tokio::test]
+async fn a_stop_takes_no_number_of_another_users_job() {
+    if !rustix::process::geteuid().is_root() {
+        return skip::cannot("only root can submit for others");
+    }
+    let (world, driver) = world_of_users().await;
+    let mut request = world.ensure("k", 1, "exec sleep 600");
+    request.task.user = "nobody".to_owned();
+    let made = driver.ensure(request).await.expect("made");
+    becomes(&driver, &made.handle, InstanceState::Running).await;
+    driver.signal(&made.handle, 1, "SIGCONT").await.expect("sent");
+    driver.stop(&made.handle, 1, stop()).await.expect("stopped");
+    // Slurm refuses them what is not theirs.
+    let users = std::fs::read_to_string(world.slurm("scancel.users")).expect("called");
+    assert!(users.lines().count() >= 2 && users.lines().all(|user| user == "nobody"), "{users}");
+}
+
+#[tokio::test]
+async fn what_was_given_up_on_a_silent_node_has_not_ended() {
+    let world = World::new();
+    let driver = world.manager().await;
+    let handle = world.runs(&driver, "k").await;
+    let job = std::fs::read_to_string(world.dir.path().join("runs/instances/k/job")).expect("a number");
+    world.kill(&job);
+    world.say(&format!("jobs/{job}/state"), "CANCELLED");
+    // Its lock on the file server went with the connection.
+    world.say("nodes", "down*\n");
+    let seen = look(&driver, &handle).await;
+    assert_eq!(seen.state, InstanceState::Unknown, "{}", seen.reason);
+    world.say("nodes", "idle\n");
+    assert_eq!(becomes(&driver, &handle, InstanceState::Exited).await.exit.exit_code, 137);
+}
+
+#[tokio::test]
+async fn a_success_that_could_not_be_written_down_is_one() {
+    let world = World::new();
+    let driver = world.manager().await;
+    let made = driver.ensure(world.ensure("k", 1, "mkdir ../exit.tmp")).await.expect("made");
+    let ended = becomes(&driver, &made.handle, InstanceState::Exited).await;
+    assert_eq!((ended.exit.exit_code, ended.exit.error), (0, None));
+}
+
+#[tokio::test]
+async fn a_sealed_key_keeps_no_secrets() {
+    let world = World::new();
+    let driver = world.manager().await;
+    let mut request = world.ensure("k", 1, "true");
+    let token = BundleFile { path: "secrets/token".into(), mode: 0o600, data: b"s.secret".into() };
+    request.bundle = Bundle::new(vec![token]);
+    world.say("sbatch.says", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation");
+    let unclear = driver.ensure(request.clone()).await;
+    assert!(matches!(unclear, Err(RemoteError::CouldNotAsk(_))), "{unclear:?}");
+    let dir = world.dir.path().join("runs/instances/k");
+    assert!(dir.join("task/secrets/token").exists() && dir.join("env").exists());
+    assert_eq!(driver.seal("k", 2, "o", b"").await, Ok(None));
+    let left = std::fs::read_dir(&dir).expect("listed").map(|entry| entry.expect("an entry").file_name());
+    let mut left: Vec<_> = left.map(|name| name.to_string_lossy().into_owned()).collect();
+    left.sort_unstable();
+    assert_eq!(left, ["about.json", "claim", "epoch", "lock", "sending"]);
+    world.unsay("sbatch.says");
+    assert!(matches!(driver.ensure(Ensure { epoch: 3, ..request }).await, Err(RemoteError::Sealed(_))));
+    assert_eq!(driver.seal("k", 4, "o", b"").await, Ok(None), "once more");
 }
 
 #[tokio::test]
@@ -457,7 +562,7 @@ async fn a_refused_job_leaves_nothing_and_a_full_cluster_is_asked_again() {
     let refused = driver.ensure(world.ensure("k", 1, "true")).await;
     assert!(matches!(refused, Err(RemoteError::WrongRequest(_))), "{refused:?}");
     assert!(!world.dir.path().join("runs/instances/k").exists());
-    world.say("sbatch.says", "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying");
+    world.say("sbatch.says", "sbatch: error: QOSMaxSubmitJobPerUserLimit");
     let full = driver.ensure(world.ensure("k", 1, "true")).await;
     assert!(matches!(full, Err(RemoteError::CouldNotAsk(_))), "{full:?}");
     world.unsay("sbatch.says");

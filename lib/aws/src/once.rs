@@ -32,6 +32,17 @@ struct Intent {
     at: u64,
     /// ARN of the revision: a name may mean another one tomorrow.
     definition: String,
+    /// ARN of the place where it is to be started. Empty in what older releases wrote.
+    #[serde(default)]
+    place: String,
+}
+
+/// [`Provider::intended_place`] of a service whose intents are those of this module.
+///
+/// # Errors
+/// [`RemoteError::CouldNotAsk`].
+pub fn intended_place(intent: &[u8]) -> Answer<String> {
+    Ok(handle::decode_intent::<Intent>(VERSION, intent)?.map_or_else(String::new, |intent| intent.place))
 }
 
 /// A service whose start request takes no token.
@@ -112,8 +123,8 @@ pub async fn intent<P: Tokenless>(site: &Site<P>, request: &Ensure) -> Answer<Op
         return Ok(None);
     }
     let at = seconds(SystemTime::now());
-    let (_, definition) = ready(site, request, &options, None, Instant::now() + PATIENCE).await?;
-    handle::encode_intent(VERSION, &Intent { at, definition }).map(Some)
+    let (place, definition) = ready(site, request, &options, None, Instant::now() + PATIENCE).await?;
+    handle::encode_intent(VERSION, &Intent { at, definition, place }).map(Some)
 }
 
 /// [`driver_sdk::RemoteDriver::ensure`].
@@ -144,6 +155,7 @@ async fn start<P: Tokenless>(site: &Site<P>, request: &Ensure, options: &P::Opti
         }
     }
     let kept = handle::decode_intent::<Intent>(VERSION, &request.intent)?;
+    site.intended_here(&request.intent).await?;
     let (place, definition) = ready(site, request, options, kept, until).await?;
     let (plan, id) = submit(site, request, options, definition, until).await?;
     if id.is_empty() {

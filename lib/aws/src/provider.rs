@@ -88,6 +88,12 @@ pub trait Provider: Send + Sync + 'static {
     fn about_to_stop(&self, id: &str, stop: &StopTask);
     /// Sets tags of an instance.
     async fn tag(&self, id: &str, tags: Vec<Tag>) -> Result<(), Trouble>;
+    /// ARN of the place for which a create was decided, by what the servers keep of it; empty where they keep nothing,
+    /// or what an older release wrote.
+    ///
+    /// # Errors
+    /// [`RemoteError::CouldNotAsk`](driver_sdk::RemoteError::CouldNotAsk): it cannot be read.
+    fn intended_place(intent: &[u8]) -> Answer<String>;
     /// Whether this says that an instance that has ended takes no tags.
     fn takes_no_tags(trouble: &Trouble) -> bool;
 

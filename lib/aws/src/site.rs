@@ -97,6 +97,27 @@ impl<P: Provider> Site<P> {
         )))
     }
 
+    /// Where a create may have been sent, it is looked for and repeated: a place of the same name in another account
+    /// knows nothing of it.
+    ///
+    /// # Errors
+    /// [`RemoteError::CouldNotAsk`]: this node reaches another place, or none.
+    pub async fn intended_here(&self, intent: &[u8]) -> Answer<()> {
+        let intended = P::intended_place(intent)?;
+        if intended.is_empty() {
+            return Ok(());
+        }
+        let here = self.place(true).await?;
+        match intended == here.arn() {
+            true => Ok(()),
+            false => Err(RemoteError::could_not_ask(format!(
+                "a start of the task may have been sent to the {} {intended}, this node reaches {}",
+                P::PLACE,
+                here.arn()
+            ))),
+        }
+    }
+
     /// What the tags of an instance say; the handle's word where they are gone.
     pub fn marks(&self, task: &P::Task, handle: Option<&HandleV1>) -> Option<Marks> {
         let mut marks = match (P::marks(task), handle) {
@@ -262,8 +283,10 @@ impl<P: Provider> Site<P> {
             lock(&self.sent).found(&lookup.key);
             return Ok((self.handle(&task, &marks).await?.remote_handle()?, P::observation(&task, &marks)));
         }
-        match lock(&self.sent).unlisted(&lookup, self.window) {
+        let unlisted = lock(&self.sent).unlisted(&lookup, self.window);
+        match unlisted {
             Unlisted::Absent => {
+                self.intended_here(&lookup.intent).await?;
                 Err(RemoteError::gone(format!("{} has no {} of the key {}", self.name, P::NOUN, lookup.key)))
             }
             Unlisted::NotYet => Err(RemoteError::could_not_ask(self.not_yet())),

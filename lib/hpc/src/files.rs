@@ -46,6 +46,12 @@ pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     }
 }
 
+/// The first characters of a text that the user of a run directory may have written: it is kept for each task.
+#[must_use]
+pub fn short(text: &str, most: usize) -> String {
+    text.chars().take(most).collect()
+}
+
 /// The text of a file that may be missing. Opened by name, which makes a network file system ask the server.
 ///
 /// # Errors

@@ -434,6 +434,8 @@ fn lines(text: &str) -> Vec<String> {
         (r"(\d+(d|h|ms|m|s))+ (ago|from now)", "AGE"),
         (r"\b[\d.]+(/[\d.]+ (MHz|[KMGT]iB|B))", "USED$1"),
         (r"\b[\d.]+ ([KMGT]iB|B)(/[\d.]+ ([KMGT]iB|B))", "USED$2"),
+        // The disk that a node has to give is what was free when its agent started.
+        (r"^(USED/\S+ MHz USED/\S+ \SiB) USED/\S+ \SiB$", "$1 FREE"),
         (r"[\d.]+%", "PERCENT"),
         (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?( \+0000 UTC|Z)", "TIME"),
         (r"^(last_heartbeat|Uptime|Available|Used|Free|Inodes Percent) = .*", "$1"),
@@ -473,6 +475,9 @@ mod tests {
         assert_eq!(lacks("ID  Type\n", "ID  Namespace  Type\n"), ["ID Type"]);
         assert!(lacks("5m3s ago  3/50 MHz  1.5 MiB/32 MiB", "5m4s ago  17/50 MHz  12 MiB/32 MiB").is_empty());
         assert_eq!(lacks("3/50 MHz", "3/60 MHz"), ["USED/50 MHz"]);
+        let node = |memory, disk| format!("4/5198 MHz  84 MiB/{memory} GiB  600 MiB/{disk} GiB\n");
+        assert!(lacks(&node(24, 36), &node(24, 37)).is_empty());
+        assert_eq!(lacks(&node(24, 36), &node(25, 36)), ["USED/5198 MHz USED/24 GiB FREE"]);
     }
 
     #[test]

@@ -131,13 +131,11 @@ impl Cluster {
                 store = self.open() => store?,
             };
             let telling = tokio::spawn(tell(store.leader(), self.leader.clone(), self.node.clone()));
-            let hearing = tokio::spawn(hear(store.heard(), self.heard.clone()));
             self.following.reopened();
             let turn = self.turns(&store, &stop).await;
             self.switch.set(self.elsewhere.clone());
             self.nodes.pass_on();
             telling.abort();
-            hearing.abort();
             // What it knew of the leader grows old, and may be itself.
             self.leader.send_replace(None);
             let closing = store.clone();
@@ -390,17 +388,6 @@ fn addresses(store: &EtcdStore) -> Vec<String> {
     let mut members = members(store);
     members.sort_by_key(|member| !member.leader);
     members.into_iter().map(|member| member.rpc).filter(|rpc| !rpc.is_empty()).collect()
-}
-
-/// Notes until when everything is known.
-async fn hear(mut heard: watch::Receiver<Option<Duration>>, to: watch::Sender<Option<Duration>>) {
-    loop {
-        let at = *heard.borrow_and_update();
-        to.send_modify(|known| *known = at.max(*known));
-        if heard.changed().await.is_err() {
-            return;
-        }
-    }
 }
 
 /// The servers that are registered now.

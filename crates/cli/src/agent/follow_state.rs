@@ -21,7 +21,7 @@ use axum::{Router, extract::Request};
 use http::HeaderMap;
 use server::{FollowError, Follower, Known, ServerConfig, ServerHandle};
 use server_http::{Contact, Contacts, HttpOptions, may_be_stale};
-use store::{EtcdStore, Member, SILENT, StoreError};
+use store::{Committed, EtcdStore, Member, SILENT, StoreError};
 use tokio::sync::watch;
 
 /// Between two attempts to load the state, which grows from one to the next.
@@ -155,14 +155,38 @@ impl Following {
             Ok(batches) => batches,
             Err(error) => return self.again(error),
         };
+        let mut heard = store.heard();
         loop {
-            let batch = match batches.next().await {
-                Ok(batch) => batch,
+            // First the time: what is ready after that is all of it.
+            let until = *heard.borrow_and_update();
+            match batches.ready() {
+                Ok(ready) => take_in(&follower, ready).await?,
                 Err(error) => return self.again(error),
-            };
-            let own = follower.clone();
-            joined(tokio::task::spawn_blocking(move || own.follow(&batch)).await)?;
+            }
+            if let Some(until) = until {
+                self.hear(until);
+            }
+            tokio::select! {
+                batch = batches.next() => match batch {
+                    Ok(batch) => take_in(&follower, vec![batch]).await?,
+                    Err(error) => return self.again(error),
+                },
+                changed = heard.changed() => if changed.is_err() {
+                    return self.again(StoreError::Closed);
+                },
+            }
         }
+    }
+
+    /// The state that is shown has all that was committed until then.
+    fn hear(&self, at: Duration) {
+        self.heard.send_if_modified(|heard| {
+            let newer = heard.is_none_or(|heard| heard < at);
+            if newer {
+                *heard = Some(at);
+            }
+            newer
+        });
     }
 
     async fn wait(&mut self) {
@@ -201,13 +225,7 @@ impl Following {
             self.none();
             return Ok(None);
         }
-        self.heard.send_if_modified(|heard| {
-            let newer = heard.is_none_or(|heard| heard < begun);
-            if newer {
-                *heard = Some(begun);
-            }
-            newer
-        });
+        self.hear(begun);
         tracing::debug!(index = loaded.index(), "this server follows the state");
         (self.current, self.pause) = (true, PAUSE);
         Ok(Some(self.answer_from(loaded)))
@@ -246,6 +264,15 @@ impl Following {
         self.least = self.least.max(self.follower.take().map_or(0, |follower| follower.index()));
         self.current = false;
     }
+}
+
+/// Applies batches one after the other; they take the time of a thread.
+async fn take_in(follower: &Arc<Follower>, batches: Vec<Arc<Committed>>) -> Result<(), FollowError> {
+    if batches.is_empty() {
+        return Ok(());
+    }
+    let own = follower.clone();
+    joined(tokio::task::spawn_blocking(move || batches.iter().try_for_each(|batch| own.follow(batch))).await)
 }
 
 /// What a task that nobody cancels has come to.

@@ -22,7 +22,7 @@ pub(crate) struct Recover {
     /// Do not wait for this node; count it as down
     #[arg(long, value_name = "NODE", conflicts_with = "status")]
     excuse: Option<String>,
-    /// Believe what this node says to have, although nothing proves it; '*' is all that say so
+    /// Believe what this node says to have, although nothing proves it; '*' believes all such nodes
     #[arg(long, value_name = "NODE", conflicts_with_all = ["status", "excuse"])]
     accept: Option<String>,
     /// Do not ask
@@ -87,17 +87,24 @@ async fn excuse(conn: &Conn, view: &RecoveryView, node: &str) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-async fn accept(conn: &Conn, view: &RecoveryView, node: &str, yes: bool) -> Result<ExitCode> {
+/// The nodes that are meant, of those that say to have what nothing proves: one, or with `*` all.
+fn meant<'a>(unproven: &'a [RecoveryClaims], node: &str) -> Result<Vec<&'a RecoveryClaims>> {
     let all = node == "*";
     let named = |n: &&RecoveryClaims| all || n.name == node || n.id.to_string().starts_with(node);
-    let found: Vec<&RecoveryClaims> = view.unproven.iter().filter(named).collect();
-    if found.is_empty() || !all && found.len() > 1 {
-        bail!(
-            "{node:?} matches {} of the nodes that say to have what nothing proves, not one; `drover operator recover \
-                -status` lists them",
-            found.len()
-        );
+    let found: Vec<&RecoveryClaims> = unproven.iter().filter(named).collect();
+    match found.len() {
+        0 if all => bail!("no node says to have what nothing proves"),
+        1 => Ok(found),
+        _ if all => Ok(found),
+        n => bail!(
+            "{node:?} matches {n} of the nodes that say to have what nothing proves, not one; `drover operator recover \
+                -status` lists them"
+        ),
     }
+}
+
+async fn accept(conn: &Conn, view: &RecoveryView, node: &str, yes: bool) -> Result<ExitCode> {
+    let found = meant(&view.unproven, node)?;
     found.iter().for_each(|node| output::line(&claims(node)));
     let question = match found.len() {
         1 => "Believe this node? Its jobs then run as it says, with the rights of their namespaces.".to_owned(),
@@ -158,6 +165,27 @@ fn show(view: &RecoveryView) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_node_is_meant_or_all() {
+        let of = |name: &str, id: &str| RecoveryClaims {
+            name: name.to_owned(),
+            id: id.parse().expect("an id"),
+            ..RecoveryClaims::default()
+        };
+        let two = [of("n1", "aaaa0000-0000-4000-8000-000000000001"), of("n2", "aaaa0000-0000-4000-8000-000000000002")];
+        let names = |node: &str| {
+            let found = meant(&two, node).map_err(|error| error.to_string())?;
+            Ok::<_, String>(found.into_iter().map(|of| of.name.as_str()).collect::<Vec<_>>())
+        };
+        assert_eq!(names("n2"), Ok(vec!["n2"]));
+        assert_eq!(names("*"), Ok(vec!["n1", "n2"]));
+        assert_eq!(names("aaaa0000-0000-4000-8000-000000000002"), Ok(vec!["n2"]));
+        for (node, matches) in [("n3", "matches 0"), ("aaaa", "matches 2")] {
+            assert!(names(node).is_err_and(|why| why.contains(matches)), "{node}");
+        }
+        assert!(meant(&[], "*").is_err(), "nobody is meant");
+    }
 
     #[test]
     fn what_a_node_says_to_have_is_read_in_a_line() {

@@ -11,7 +11,11 @@ use lifecycle::remote::{Event, recovering::place_beside};
 use model::{ClusterId, IncarnationId, NodeId, RemoteImport, RemoteInstance, RemoteWanted, SlotKey, StoreIndex};
 use state::State;
 
-use super::{Adopted, Provider, Sweeps, Which, staleness, to_ask, unknown_to};
+use super::{
+    Adopted, Provider, Sweeps, Which, staleness,
+    times::{Outcome, Times},
+    to_ask, unknown_to,
+};
 use crate::{
     clock::now_ns,
     commit::{CommitQueue, Decided},
@@ -22,8 +26,6 @@ use crate::{
     sessions::NodeSessions,
 };
 
-/// A sweep that failed is tried again after this time.
-const RETRY: Duration = Duration::from_secs(5);
 /// A page behind the first one is tried again after this time, so often in a row: a provider that turns one call away
 /// is not listed from the beginning.
 const PAGE_RETRY: Duration = Duration::from_secs(1);
@@ -74,14 +76,16 @@ fn origin(instance: &RemoteInstance) -> String {
 }
 
 impl Sweeper {
-    /// The loop: at its period, when a provider comes, when a person asks.
+    /// The loop: at the times of the providers, when one comes, when a person asks.
     pub(crate) async fn run(self: Arc<Self>) {
-        let mut next = tokio::time::Instant::now() + self.interval;
+        let mut times = Times::new(self.interval);
+        let mut next = Instant::now() + self.interval;
         let turns = self.runner.turns(&loops::SWEEP);
         loop {
             turns.waits("its period, or a provider that is reached");
+            let mut woken = true;
             tokio::select! {
-                () = tokio::time::sleep_until(next) => {}
+                () = tokio::time::sleep_until(next.into()) => woken = false,
                 () = self.sweeps.wake.notified() => {}
                 () = self.runner.stopping().cancelled() => {
                     self.sweeps.lock().asked.clear();
@@ -91,26 +95,27 @@ impl Sweeper {
             let asked = std::mem::take(&mut self.sweeps.lock().asked);
             turns.works("providers");
             let work = async {
-                let mut pause = self.interval;
                 for (provider, node) in to_ask(&self.queue.newest(), |node| self.sessions.has(node)) {
-                    pause = pause.min(match self.sweep(provider, node).await {
-                        Ok(Some(counts_from)) => counts_from.saturating_duration_since(Instant::now()),
-                        Ok(None) => pause,
-                        Err(()) => RETRY,
-                    });
+                    let began = Instant::now();
+                    // Who woke this loop may reach what nobody did before, or has put the state back.
+                    let wanted = !asked.is_empty() || woken && !self.sweeps.lock().is_listed(&provider);
+                    if wanted || times.is_due(&provider, began) {
+                        let outcome = self.sweep(provider.clone(), node).await;
+                        times.note(&provider, began, Instant::now(), outcome);
+                    }
                 }
-                pause
             };
-            let pause = tokio::select! {
-                pause = work => pause,
+            tokio::select! {
+                () = work => {}
                 () = self.runner.stopping().cancelled() => return,
-            };
+            }
             self.forget_absent();
             for done in asked {
                 // Whoever asked may have gone.
                 let _ = done.send(());
             }
-            next = tokio::time::Instant::now() + pause;
+            let reachable = to_ask(&self.queue.newest(), |_| true);
+            next = times.next(Instant::now(), |provider| reachable.contains_key(provider));
             // What waited for the sweep, or for its patience.
             if !self.sweeps.lock().waiting.is_empty() {
                 self.supervision.again();
@@ -130,8 +135,8 @@ impl Sweeper {
         }
     }
 
-    /// Sweeps a provider. Gives the time from which on a sweep of it counts, if this one began before.
-    async fn sweep(&self, provider: Provider, node: NodeId) -> Result<Option<Instant>, ()> {
+    /// Sweeps a provider.
+    async fn sweep(&self, provider: Provider, node: NodeId) -> Outcome {
         let began = Instant::now();
         let result = self.unbound_of(&provider, node).await;
         let newest = self.queue.newest();
@@ -179,7 +184,7 @@ impl Sweeper {
                     if changed {
                         self.supervision.again();
                     }
-                    return Err(());
+                    return Outcome::Failed;
                 }
                 let counts = began >= counts_from;
                 let first = if counts {
@@ -193,7 +198,7 @@ impl Sweeper {
                 if first || changed {
                     self.supervision.again();
                 }
-                Ok((!counts).then_some(counts_from))
+                if counts { Outcome::Swept } else { Outcome::Early(counts_from) }
             }
             Err(why) => {
                 // Once: it is tried again every few seconds.
@@ -201,7 +206,7 @@ impl Sweeper {
                     tracing::warn!(driver = provider.0, provider = provider.1, why, "the provider could not be swept");
                 }
                 entry.error = why;
-                Err(())
+                Outcome::Failed
             }
         }
     }

@@ -25,8 +25,9 @@ impl Site {
             return self.one(handle).await;
         }
         let place = self.place(&handle.key);
+        let closing = place.clone();
         let claim = on_disk(move || {
-            place.under(epoch, || place.close(&Claim::Over("it was stopped before it started".to_owned())))
+            closing.under(epoch, || closing.close(&Claim::Over("it was stopped before it started".to_owned())))
         })
         .await?;
         let Claim::Job { id, .. } = claim else {
@@ -49,7 +50,7 @@ impl Site {
                 return Ok(look::observation(&handle.key, &files, None, &hpc::files::name(&handle.key), &step));
             }
             if !told {
-                match self.send(id, name).await {
+                match self.send(&place, id, name).await {
                     // The task has to end all the same.
                     Err(RemoteError::WrongRequest(why)) if name != "TERM" => {
                         tracing::warn!(key = handle.key, why, "SIGTERM is sent");
@@ -75,10 +76,10 @@ impl Site {
                 )));
             }
             if waited > stop.timeout && killed.is_none_or(|at| at.elapsed() > STOP_AGAIN) {
-                self.send(id, "KILL").await?;
+                self.send(&place, id, "KILL").await?;
                 // Also the steps, and whatever the site does at the end of a job. By slurmrestd KILL does that.
                 if self.rest.is_none() {
-                    let said = self.commands.run("scancel", &[id.to_string()]).await?;
+                    let said = self.scancel(&place, &[&id.to_string()]).await?;
                     if !said.success && !answer::no_such_job(&said.stderr) {
                         said.output("scancel")?;
                     }

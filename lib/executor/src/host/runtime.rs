@@ -691,6 +691,33 @@ mod tests {
     }
 
     #[test]
+    fn an_instance_that_cannot_be_settled_after_a_restart_hides_no_other() {
+        let root = tempfile::tempdir().unwrap();
+        let runtime = Runtime::open(root.path()).unwrap();
+        for key in ["a", "b"] {
+            let place = runtime.place(key).unwrap();
+            std::fs::create_dir_all(&place.dir).unwrap();
+            let intent = Intent {
+                key: key.into(),
+                owner: "o".into(),
+                slot: key.into(),
+                task_name: "t".into(),
+                cpu_mhz: 0,
+                memory_mib: 0,
+                boot: "of another boot".into(),
+            };
+            std::fs::write(place.intent(), serde_json::to_vec(&intent).unwrap()).unwrap();
+        }
+        // Nothing can be written where its state is.
+        std::fs::write(runtime.place("a").unwrap().state_dir(), "").unwrap();
+        let listed = runtime.list(&HostList { limit: 10, ..HostList::default() }).unwrap();
+        let seen: Vec<_> = listed.instances.iter().filter_map(|one| one.observed.as_ref()).collect();
+        let states: Vec<_> = seen.iter().map(|seen| (seen.key.as_str(), seen.state())).collect();
+        assert_eq!(states, [("a", HostState::Unknown), ("b", HostState::Exited)], "{seen:?}");
+        assert!(!seen[0].reason.is_empty());
+    }
+
+    #[test]
     fn room_is_counted_in_every_dimension() {
         let amount = |cpu_mhz, memory_mib, sessions| HostAmount { cpu_mhz, memory_mib, sessions };
         let fits = |c, u, t| fits(&c, &u, &t);
