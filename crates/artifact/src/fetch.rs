@@ -15,7 +15,7 @@ use crate::{
     error::FetchError,
     git, http,
     isolation::ExtraPath,
-    place::{self, Placed},
+    place::{self, Own, Placed},
     s3,
     source::{Getter, Mode, Source},
     spec::Spec,
@@ -181,6 +181,11 @@ fn deliver(spec: &Spec, root: &Dir, tree: Dir) -> Result<Placed, FetchError> {
         )),
         _ => FetchError::Io { doing: format!("make the destination {:?}", spec.destination.join("/")), source: e },
     };
+    let own = Own::of(root, &spec.staging)?;
+    if let Some(own) = &own {
+        own.keep_out(root, &spec.destination)?;
+    }
+    let keep_off = |to: &Dir, names: &[OsString]| own.as_ref().map_or(Ok(()), |own| own.keep_off(to, names));
     let (placed, at) = if spec.mode == Mode::File {
         let Some((name, parents)) = spec.destination.split_last() else {
             return Err(FetchError::Place("mode \"file\" needs a destination that names the file".into()));
@@ -197,11 +202,13 @@ fn deliver(spec: &Spec, root: &Dir, tree: Dir) -> Result<Placed, FetchError> {
             from.give(&single, owner).map_err(FetchError::io("give the file to the task's user"))?;
         }
         let parent = root.descend(parents, give).map_err(in_the_way)?;
+        keep_off(&parent, &[OsString::from(name)])?;
         place::move_one(&from, &single, &parent, OsStr::new(name))?;
         (Placed { files: 1, bytes }, parent)
     } else {
         let placed = place::inspect(&from, spec.owner)?;
         let to = root.descend(&spec.destination, give).map_err(in_the_way)?;
+        keep_off(&to, &from.names().map_err(FetchError::io("list what was fetched"))?)?;
         place::merge(&from, &to)?;
         (placed, to)
     };

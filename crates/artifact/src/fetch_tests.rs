@@ -264,6 +264,80 @@ fn destinations_that_are_links_are_refused() {
     assert_eq!(fs::read_dir(&outside).expect("list").count(), 0);
 }
 
+/// All files below, with their texts.
+fn texts_below(dir: &Path, found: &mut Vec<(PathBuf, String)>) {
+    for entry in fs::read_dir(dir).expect("list") {
+        let path = entry.expect("entry").path();
+        if path.is_dir() {
+            texts_below(&path, found);
+        } else {
+            found.push((path.clone(), fs::read_to_string(&path).expect("read")));
+        }
+    }
+}
+
+#[test]
+fn nothing_gets_into_the_nodes_own_directory() {
+    let record = "private/executor/x/executor.json";
+    let forged = tar_gz(&[(record, "forged")]);
+    let below = tar_gz(&[("top/private/executor/x/executor.json", "forged")]);
+    let other = tar_gz(&[("private/new", "forged"), ("bin/run", "run")]);
+    let server = Server::start(
+        [
+            ("/forged.tgz", ok(&forged)),
+            ("/below.tgz", ok(&below)),
+            ("/other.tgz", ok(&other)),
+            ("/private", ok(b"forged")),
+            ("/fine.tgz", ok(&tar_gz(&[("bin/private/run", "run"), ("Private", "p")]))),
+        ]
+        .into(),
+    );
+    let offered = tempfile::tempdir().expect("temp dir");
+    fs::create_dir_all(offered.path().join("dir/private/executor/x")).expect("dir");
+    fs::write(offered.path().join("dir").join(record), "forged").expect("file");
+    let directory = offered.path().join("dir").display().to_string();
+    let names = |path: &str| path.split('/').map(str::to_owned).collect::<Vec<_>>();
+    let place = || {
+        let place = Place::new();
+        let root = place.temp.path().join("root");
+        fs::create_dir_all(root.join("task/private/stage")).expect("dir");
+        fs::create_dir_all(root.join("task/private/executor/x")).expect("dir");
+        fs::write(root.join("task").join(record), "the node's").expect("record");
+        place
+    };
+    let spec = |place: &Place, source: &str, mode, destination: &str| Spec {
+        mode,
+        destination: names(destination),
+        staging: names("task/private/stage"),
+        extra_paths: vec![ExtraPath::parse(&format!("d:r:{}", offered.path().display())).expect("a path")],
+        ..place.spec(source, &[])
+    };
+    for (source, mode, destination) in [
+        (server.url("/forged.tgz"), Mode::Any, "task"),
+        (server.url("/forged.tgz"), Mode::Dir, "task"),
+        (server.url("/below.tgz//top"), Mode::Any, "task"),
+        (server.url("/other.tgz"), Mode::Any, "task"),
+        (server.url("/private"), Mode::Any, "task"),
+        (server.url("/private"), Mode::File, "task/private"),
+        (server.url("/private"), Mode::File, "task/private/executor/x/executor.json"),
+        (server.url("/below.tgz//top/private"), Mode::Any, "task/private"),
+        (directory, Mode::Any, "task"),
+    ] {
+        let place = place();
+        let error = fetch(&spec(&place, &source, mode, destination)).expect_err(&source);
+        assert!(error.to_string().contains("the node's own") && !error.recoverable(), "{source}: {error}");
+        let task = place.temp.path().join("root/task");
+        fs::remove_dir_all(task.join("private/stage")).expect("removed");
+        let mut left = Vec::new();
+        texts_below(&task, &mut left);
+        assert_eq!(left, [(task.join(record), "the node's".to_owned())], "{source}");
+    }
+    // The name means nothing elsewhere, and the top of the task's directory takes the rest.
+    let place = place();
+    fetch(&spec(&place, &server.url("/fine.tgz"), Mode::Any, "task")).expect("fetched");
+    assert!(place.temp.path().join("root/task/bin/private/run").is_file());
+}
+
 #[test]
 fn files_of_the_host_only_where_the_operator_offers_them() {
     let place = Place::new();

@@ -1,7 +1,7 @@
 //! From staging to the destination: everything is looked at first, then moved, each file by one rename.
 
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     io::{self},
 };
 
@@ -17,6 +17,49 @@ use crate::{
 pub(crate) struct Placed {
     pub(crate) files: u64,
     pub(crate) bytes: u64,
+}
+
+/// The directory in which the node keeps its own files of the task, such as what it knows of running processes. No
+/// artifact gets there. Compared by what it is: a file system may know it by more than one spelling.
+pub(crate) struct Own {
+    identity: (u64, u64),
+    name: String,
+}
+
+impl Own {
+    /// The second directory on the way to the staging directory, which lies below: `<task>/private`.
+    pub(crate) fn of(root: &Dir, staging: &[String]) -> Result<Option<Self>, FetchError> {
+        let [task, name, ..] = staging else { return Ok(None) };
+        let opened = root.child(OsStr::new(task)).and_then(|dir| dir.child(OsStr::new(name)));
+        let identity = opened.and_then(|dir| dir.identity()).map_err(FetchError::io("look at the node's own files"))?;
+        Ok(Some(Self { identity, name: name.clone() }))
+    }
+
+    /// Refuses a destination that lies in it.
+    pub(crate) fn keep_out(&self, root: &Dir, destination: &[String]) -> Result<(), FetchError> {
+        let [task, name, ..] = destination else { return Ok(()) };
+        // What is missing, or no directory, is not it.
+        let there = root.child(OsStr::new(task)).and_then(|dir| dir.child(OsStr::new(name)));
+        if there.and_then(|dir| dir.identity()).is_ok_and(|identity| identity == self.identity) {
+            return Err(FetchError::Place(format!("destination {:?} is the node's own", destination.join("/"))));
+        }
+        Ok(())
+    }
+
+    /// Refuses names that would get into it, or in its place, in the directory where they are put.
+    pub(crate) fn keep_off(&self, to: &Dir, names: &[OsString]) -> Result<(), FetchError> {
+        for name in names {
+            if to.identity_of(name).map_err(failed("look at", name))? == Some(self.identity) {
+                return Err(FetchError::Place(format!(
+                    "the artifact has {:?} at its top, and in the task's directory {:?} is the node's own: give the \
+                        artifact a destination below local/",
+                    name.to_string_lossy(),
+                    self.name
+                )));
+            }
+        }
+        Ok(())
+    }
 }
 
 fn failed(doing: &str, name: &OsStr) -> impl FnOnce(io::Error) -> FetchError {

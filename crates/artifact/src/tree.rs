@@ -5,7 +5,10 @@ use std::{
     ffi::{OsStr, OsString},
     fs::File,
     io,
-    os::unix::ffi::{OsStrExt, OsStringExt},
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::MetadataExt,
+    },
     path::Path,
 };
 
@@ -97,6 +100,22 @@ impl Dir {
             Err(rustix::io::Errno::NOENT) => Ok(None),
             Err(e) => Err(e.into()),
         }
+    }
+
+    /// Device and inode of what a name is, of a link itself; `None` = nothing is there.
+    pub(crate) fn identity_of(&self, name: &OsStr) -> io::Result<Option<(u64, u64)>> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::openat(self, name, flags, Mode::empty()) {
+            Ok(found) => File::from(found).metadata().map(|meta| Some((meta.dev(), meta.ino()))),
+            Err(rustix::io::Errno::NOENT) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Device and inode of the directory itself.
+    pub(crate) fn identity(&self) -> io::Result<(u64, u64)> {
+        let meta = File::from(self.0.try_clone()?).metadata()?;
+        Ok((meta.dev(), meta.ino()))
     }
 
     pub(crate) fn link_target(&self, name: &OsStr) -> io::Result<OsString> {

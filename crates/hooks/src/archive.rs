@@ -1,16 +1,29 @@
 //! The archive in which the data of an allocation travels to another node: `alloc/data` and each task's `local`.
 
 use std::{
+    ffi::{OsStr, OsString},
     fs,
     io::{self, Read},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::{ffi::OsStrExt, fs::MetadataExt},
+    },
     path::{Component, Path, PathBuf},
 };
 
 use host::dirs::AllocDirs;
+use rustix::{
+    fs::{CWD, Mode, OFlags, openat, readlinkat},
+    io::Errno,
+};
 
 /// Room for headers and padding of an archive, in bytes.
 const ENVELOPE: u64 = 16 << 20;
+
+/// Directories on the way to the deepest that is packed: each is open meanwhile.
+const MAX_DEPTH: usize = 256;
+
+const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// The parts of an allocation that travel, by their names in archives.
 fn parts(tasks: &[String]) -> Vec<PathBuf> {
@@ -20,47 +33,93 @@ fn parts(tasks: &[String]) -> Vec<PathBuf> {
 
 /// Packs directories, files and links, with owners and modes. Leaves out sockets, pipes and devices. Blocking.
 ///
+/// The tasks may change their directories meanwhile. So the walk goes from one opened directory to the next: by path, a
+/// directory that has become a link would lead it anywhere on the node.
+///
 /// # Errors
 /// When something cannot be read, or shrinks during the read. The output is incomplete then.
 pub fn pack(dirs: &AllocDirs, tasks: &[String], to: &mut impl io::Write) -> io::Result<()> {
     let mut archive = tar::Builder::new(to);
+    let root = match openat(CWD, &dirs.root, DIRECTORY, Mode::empty()) {
+        Err(Errno::NOENT) => return archive.finish(),
+        other => other?,
+    };
     for part in parts(tasks) {
-        add(&mut archive, &dirs.root.join(&part), &part)?;
+        let (Some(parent), Some(last)) = (part.parent(), part.file_name()) else { continue };
+        match openat(&root, parent, DIRECTORY, Mode::empty()) {
+            Err(Errno::NOENT) => {}
+            Err(e) => return Err(at(parent)(e.into())),
+            Ok(parent) => add(&mut archive, &parent, last, &part, MAX_DEPTH)?,
+        }
     }
     archive.finish()
 }
 
-fn add(archive: &mut tar::Builder<impl io::Write>, path: &Path, name: &Path) -> io::Result<()> {
-    let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", name.display()));
-    let meta = match fs::symlink_metadata(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        other => other.map_err(named)?,
+/// Names what an error is about.
+fn at(name: &Path) -> impl Fn(io::Error) -> io::Error {
+    move |e| io::Error::new(e.kind(), format!("{}: {e}", name.display()))
+}
+
+/// Opens for reading what was found, and nothing that has taken its place.
+fn readable(found: &fs::File) -> io::Result<fs::File> {
+    fs::File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
+}
+
+fn add(
+    archive: &mut tar::Builder<impl io::Write>,
+    dir: &OwnedFd,
+    last: &OsStr,
+    name: &Path,
+    deeper: usize,
+) -> io::Result<()> {
+    let named = at(name);
+    // Found first: an open of a FIFO waits, one of a device does what it does.
+    let found = match openat(dir, last, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(()),
+        other => fs::File::from(other.map_err(|e| named(e.into()))?),
     };
+    let meta = found.metadata().map_err(&named)?;
     let mut header = tar::Header::new_gnu();
     header.set_metadata(&meta);
     if meta.is_symlink() {
-        let target = fs::read_link(path).map_err(named)?;
+        let target = readlinkat(&found, "", Vec::new()).map_err(|e| named(e.into()))?;
         header.set_size(0);
-        return archive.append_link(&mut header, name, target).map_err(named);
+        return archive.append_link(&mut header, name, OsStr::from_bytes(target.as_bytes())).map_err(named);
     }
     if meta.is_file() {
-        // A file that has become a link meanwhile is not followed.
-        let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
-        let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(named)?;
+        let file = readable(&found).map_err(&named)?;
         header.set_size(meta.size());
         // Exactly as long as the header says: a later entry of the archive would be unreadable otherwise.
         return archive.append_data(&mut header, name, Exactly { file, left: meta.size() }).map_err(named);
     }
     if meta.is_dir() {
         header.set_size(0);
-        archive.append_data(&mut header, name, io::empty()).map_err(named)?;
-        let mut entries: Vec<_> = fs::read_dir(path).map_err(named)?.collect::<io::Result<_>>().map_err(named)?;
-        entries.sort_by_key(fs::DirEntry::file_name);
-        for entry in entries {
-            add(archive, &entry.path(), &name.join(entry.file_name()))?;
+        archive.append_data(&mut header, name, io::empty()).map_err(&named)?;
+        let deeper = deeper
+            .checked_sub(1)
+            .ok_or_else(|| named(io::Error::other(format!("it lies more than {MAX_DEPTH} directories deep"))))?;
+        let opened = OwnedFd::from(readable(&found).map_err(&named)?);
+        // One open directory for each level.
+        drop(found);
+        for entry in names(&opened).map_err(&named)? {
+            add(archive, &opened, &entry, &name.join(&entry), deeper)?;
         }
     }
     Ok(())
+}
+
+/// Names in a directory, sorted.
+fn names(dir: &OwnedFd) -> io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if !matches!(name, b"." | b"..") {
+            names.push(OsStr::from_bytes(name).to_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
 }
 
 /// Reads exactly `left` bytes; a shorter file is an error.
@@ -221,6 +280,62 @@ mod tests {
             !here("web/secrets").exists() && !here("alloc/logs").exists() && !here("old").exists(),
             "no more than what goes on"
         );
+    }
+
+    /// Runs its action once a text has gone by.
+    struct When<'a> {
+        text: &'a [u8],
+        written: Vec<u8>,
+        action: Option<Box<dyn FnOnce() + 'a>>,
+    }
+
+    impl io::Write for When<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.written.extend_from_slice(bytes);
+            if self.written.windows(self.text.len()).any(|w| w == self.text)
+                && let Some(action) = self.action.take()
+            {
+                action();
+            }
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_directory_that_becomes_a_link_meanwhile_leads_nowhere() {
+        let (temp, outside) = (tempfile::tempdir().expect("temp dir"), tempfile::tempdir().expect("temp dir"));
+        let local = temp.path().join("web/local");
+        for (root, text) in [(local.join("d"), "of the task"), (outside.path().to_owned(), "of the host")] {
+            fs::create_dir_all(root.join("e")).expect("directory");
+            for file in ["b", "e/f"] {
+                fs::write(root.join(file), text).expect("file");
+            }
+            symlink(text, root.join("l")).expect("link");
+        }
+        fs::write(local.join("d/a"), "the first file").expect("file");
+        let replace = || {
+            fs::rename(local.join("d"), temp.path().join("web/moved")).expect("moved");
+            symlink(outside.path(), local.join("d")).expect("link");
+        };
+        let mut to = When { text: b"the first file", written: Vec::new(), action: Some(Box::new(replace)) };
+        pack(&AllocDirs { root: temp.path().to_owned() }, &["web".to_owned()], &mut to).expect("packed");
+        assert!(to.action.is_none(), "the directory was replaced");
+        let has = |text: &str| to.written.windows(text.len()).filter(|w| *w == text.as_bytes()).count();
+        assert_eq!((has("of the task"), has("of the host")), (3, 0));
+    }
+
+    #[test]
+    fn a_tree_without_end_is_refused() {
+        let temp = tempfile::tempdir().expect("temp dir");
+        fs::create_dir_all(temp.path().join("web/local").join("d/".repeat(MAX_DEPTH))).expect("directories");
+        let mut bytes = Vec::new();
+        let dirs = AllocDirs { root: temp.path().to_owned() };
+        let error = pack(&dirs, &["web".to_owned()], &mut bytes).expect_err("too deep").to_string();
+        assert!(error.contains("directories deep"), "{error}");
     }
 
     #[test]

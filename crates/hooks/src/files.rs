@@ -51,7 +51,12 @@ impl Stamp {
 pub(crate) struct Root {
     dir: OwnedFd,
     path: PathBuf,
+    /// Its directory [`OWN`] is the node's own.
+    has_own: bool,
 }
+
+/// Where the node keeps its own files of a task, in the task's directory.
+const OWN: &str = "private";
 
 /// Mode and owner of a rendered file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,12 +80,19 @@ fn names(path: &Path) -> io::Result<Vec<&std::ffi::OsStr>> {
 }
 
 impl Root {
+    /// The directory of a task.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let dir = openat(CWD, path, DIRECTORY, Mode::empty())?;
-        Ok(Self { dir, path: path.to_owned() })
+        Ok(Self { dir, path: path.to_owned(), has_own: true })
     }
 
-    /// The content of a regular file below, with its stamp. Follows links as long as they stay below.
+    /// A directory in which nothing is the node's own, such as the one that tasks share.
+    pub(crate) fn open_shared(path: &Path) -> io::Result<Self> {
+        Ok(Self { has_own: false, ..Self::open(path)? })
+    }
+
+    /// The content of a regular file below, with its stamp. Follows links as long as they stay below, and do not lead
+    /// to the node's own files: the node names these itself.
     pub(crate) fn read(&self, path: &Path) -> io::Result<(Vec<u8>, Stamp)> {
         let (file, stamp) = self.file(path)?;
         let mut content = Vec::new();
@@ -107,7 +119,21 @@ impl Root {
                 other => other?,
             };
         let stamp = regular(&found)?;
+        if self.has_own
+            && names(path)?.first().is_some_and(|first| *first != OWN)
+            && self.below(&found)?.starts_with(OWN)
+        {
+            return Err(io::Error::other("it leads to the node's own files"));
+        }
         Ok((readable(&found)?, stamp))
+    }
+
+    /// Where what was found lies, below the directory.
+    fn below(&self, found: &OwnedFd) -> io::Result<PathBuf> {
+        let real = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        let (found, dir) = (real(found)?, real(&self.dir)?);
+        let below = found.strip_prefix(dir).map_err(|_| io::Error::other("it leads out of the task's directory"))?;
+        Ok(below.to_owned())
     }
 
     fn open_plain(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
@@ -259,10 +285,22 @@ mod tests {
         std::os::unix::fs::symlink(outside.join("secret"), task.join("local/file")).expect("link");
         std::os::unix::fs::symlink("real", task.join("local/inner")).expect("link");
         fs::write(task.join("local/real"), "real").expect("real");
+        fs::create_dir(task.join("private")).expect("the node's own");
+        fs::write(task.join("private/vault.json"), "token").expect("a record");
+        std::os::unix::fs::symlink("../private/vault.json", task.join("local/record")).expect("link");
+        std::os::unix::fs::symlink("../private", task.join("local/records")).expect("link");
         let root = Root::open(&task).expect("open");
         for path in ["local/out/secret", "local/file", "../outside/secret", "local/../../outside/secret"] {
             root.read(Path::new(path)).expect_err(path);
         }
+        for path in ["local/record", "local/records/vault.json", "./local/record", "local/records/./vault.json"] {
+            let error = root.read(Path::new(path)).expect_err(path);
+            assert!(error.to_string().contains("the node's own"), "{path}: {error}");
+            root.stamp(Path::new(path)).expect_err(path);
+        }
+        assert_eq!(root.read(Path::new("private/vault.json")).expect("the node's own word").0, b"token");
+        let shared = Root::open_shared(&task).expect("open");
+        assert_eq!(shared.read(Path::new("local/record")).expect("a name like others").0, b"token");
         for path in ["local/out/new", "../new", "/new"] {
             root.write(Path::new(path), b"x", LOOK).expect_err(path);
         }

@@ -58,7 +58,8 @@ fn write(place: &TaskPlace, task: &Task, view: PathView, keeper: Keeper, held: &
         let Some(token) = held.get(&identity.name) else { continue };
         let failed = |why: String| format!("write the token of identity {:?}: {why}", identity.name);
         let to = paths::place(&file_name(identity), &dirs, view).map_err(failed)?;
-        let root = Root::open(if to.shared { &dirs.alloc } else { &dirs.root }).map_err(|e| failed(e.to_string()))?;
+        let opened = if to.shared { Root::open_shared(&dirs.alloc) } else { Root::open(&dirs.root) };
+        let root = opened.map_err(|e| failed(e.to_string()))?;
         let look = Look {
             mode: keeper.file_mode(),
             uid: keeper.ids().map(|(uid, _)| uid),

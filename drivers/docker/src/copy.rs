@@ -3,6 +3,8 @@
 //! The place is stored after what was written to the fifos, so a killed plugin repeats at most what it wrote last and
 //! loses nothing: what the engine has logged meanwhile is read from the place on.
 
+use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +14,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio_util::sync::CancellationToken;
 
+use crate::beneath;
 use crate::engine::types::Container;
 use crate::engine::{Engine, EngineError, Stream, encode};
 use crate::logs::{Cursor, LogReader, Streams};
@@ -24,6 +27,8 @@ pub(crate) struct Target {
     pub(crate) stdout: Option<PathBuf>,
     pub(crate) stderr: Option<PathBuf>,
     pub(crate) cursor: PathBuf,
+    /// The allocation's directory, in which the task may plant links.
+    pub(crate) alloc: PathBuf,
 }
 
 impl Target {
@@ -33,20 +38,37 @@ impl Target {
         let (stdout, stderr) = (wanted(&task.stdout_path), wanted(&task.stderr_path));
         let short = &container[..container.len().min(12)];
         let cursor = task_dir(task).join("private").join(format!("docker-log-{short}"));
-        (stdout.is_some() || stderr.is_some()).then_some(Target { stdout, stderr, cursor })
+        (stdout.is_some() || stderr.is_some()).then_some(Target {
+            stdout,
+            stderr,
+            cursor,
+            alloc: PathBuf::from(&task.alloc_dir),
+        })
     }
 }
 
 /// One fifo. Opened for both directions: that never waits for a reader, and what a reader has not taken yet survives
 /// the reader.
-fn open(path: &Path) -> Option<pipe::Sender> {
-    match pipe::OpenOptions::new().read_write(true).open_sender(path) {
+fn open(alloc: &Path, path: &Path) -> Option<pipe::Sender> {
+    match sender(alloc, path) {
         Ok(fifo) => Some(fifo),
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "cannot open the fifo of the task's log");
             None
         }
     }
+}
+
+/// The task can write where its fifos lie, and could put a link to the fifo of another task in their place.
+fn sender(alloc: &Path, path: &Path) -> io::Result<pipe::Sender> {
+    let found = match path.strip_prefix(alloc) {
+        Ok(below) => beneath::find(alloc, below, false, |_| Ok(()))?,
+        Err(_) => beneath::at(path)?,
+    };
+    if !found.meta().file_type().is_fifo() {
+        return Err(io::Error::other("it is no fifo"));
+    }
+    pipe::Sender::from_file(found.read_write()?)
 }
 
 fn load(path: &Path) -> Cursor {
@@ -74,8 +96,8 @@ pub(crate) async fn copy(engine: Arc<Engine>, container: String, tty: bool, targ
 }
 
 async fn copy_all(engine: &Engine, container: &str, tty: bool, target: &Target) {
-    let mut stdout = target.stdout.as_deref().and_then(open);
-    let mut stderr = target.stderr.as_deref().and_then(open);
+    let open = |path: &PathBuf| open(&target.alloc, path);
+    let (mut stdout, mut stderr) = (target.stdout.as_ref().and_then(open), target.stderr.as_ref().and_then(open));
     if let Some(dir) = target.cursor.parent() {
         // Hosts other than ours may not have made it.
         let _ = std::fs::create_dir_all(dir);
@@ -122,5 +144,52 @@ async fn copy_all(engine: &Engine, container: &str, tty: bool, target: &Target) 
             Err(e) => tracing::debug!(container, error = %e, "the log broke off, will go on from there"),
         }
         tokio::time::sleep(AGAIN_AFTER).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::fs::{OpenOptionsExt, symlink};
+
+    use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+
+    use super::*;
+
+    fn fifo(path: &Path) {
+        mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a fifo");
+    }
+
+    #[tokio::test]
+    async fn a_link_leads_to_no_other_fifo() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let (alloc, other) = (temp.path().join("a1"), temp.path().join("other"));
+        let logs = alloc.join("alloc/logs");
+        for dir in [&logs, &other] {
+            std::fs::create_dir_all(dir).expect("a directory");
+        }
+        fifo(&other.join("out"));
+        fifo(&other.join("fifo"));
+        fifo(&logs.join("fifo"));
+        symlink(other.join("fifo"), logs.join("out")).expect("a link");
+        symlink(&other, alloc.join("alloc/moved")).expect("a link");
+        std::fs::write(logs.join("file"), "").expect("a file");
+        let mut reading = std::fs::OpenOptions::new();
+        reading.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+        let mut victim = reading.open(other.join("fifo")).expect("open");
+        for path in [logs.join("out"), alloc.join("alloc/moved/fifo"), logs.join("file"), logs.join("missing")] {
+            if let Some(mut fifo) = open(&alloc, &path) {
+                fifo.write_all(b"forged").await.expect("written");
+                let mut got = [0; 16];
+                panic!("{}: opened, {:?} bytes came out elsewhere", path.display(), victim.read(&mut got));
+            }
+        }
+        // Not of our own host: the last name counts.
+        symlink(other.join("fifo"), temp.path().join("link")).expect("a link");
+        assert!(open(&alloc, &temp.path().join("link")).is_none());
+        assert!(open(&alloc, &other.join("out")).is_some());
+        let mut own = open(&alloc, &logs.join("fifo")).expect("the task's own");
+        own.write_all(b"line").await.expect("written");
+        assert_eq!(victim.read(&mut [0; 16]).ok(), Some(0), "nobody wrote there");
     }
 }

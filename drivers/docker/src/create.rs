@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::config::{DEFAULT_ALLOW_CAPS, PluginConfig, one_of, plain_cap};
 use crate::engine::Api;
-use crate::mounts::mounts;
+use crate::mounts::{Source, mounts};
 use crate::options::TaskOptions;
 use crate::ports::{self, Published};
 
@@ -52,6 +52,8 @@ pub(crate) struct Plan {
     pub(crate) ports: Vec<Published>,
     /// Network mode as the engine is told.
     pub(crate) network_mode: String,
+    /// What the engine binds of the allocation's directory, to be looked at before it does.
+    pub(crate) sources: Vec<Source>,
 }
 
 fn invalid<T>(text: String) -> Result<T, Error> {
@@ -153,7 +155,7 @@ pub(crate) fn plan(wanted: Wanted<'_>) -> Result<Plan, Error> {
         host["Devices"] = json!(devices);
     }
     body["HostConfig"] = host;
-    Ok(Plan { body, ports: found, network_mode })
+    Ok(Plan { body, ports: found, network_mode, sources: shared.sources })
 }
 
 fn environment(task: &TaskConfig) -> Vec<String> {

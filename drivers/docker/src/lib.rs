@@ -8,6 +8,7 @@
 //! engine/     the engine's HTTP API over unix sockets, TCP, TLS and ssh
 //! create.rs   task → what the engine is told: pure
 //! watch.rs    one stream of events per engine says when to look again
+//! beneath.rs  what the allocation holds, found without following links
 //! logs.rs     the engine's log from a place that can be stored; copy.rs brings it into the host's fifos
 //! local/      the driver `docker`
 //! remote/     the driver `docker_remote`
@@ -16,6 +17,7 @@
 //! Must never know: the server, the node agent, jobs. Begin reading at [`Driver`] or [`RemoteDriver`].
 
 mod auth;
+mod beneath;
 mod config;
 mod copy;
 mod create;

@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use driver_sdk::{Error, TaskConfig};
 use serde_json::{Value, json};
 
+use crate::beneath;
 use crate::config::PluginConfig;
 use crate::create::Place;
 use crate::options::{MountOption, TaskOptions};
@@ -14,7 +15,50 @@ use crate::options::{MountOption, TaskOptions};
 pub(crate) struct Mounts {
     pub(crate) binds: Vec<String>,
     pub(crate) mounts: Vec<Value>,
+    /// Those of them that the job names in the allocation's directory.
+    pub(crate) sources: Vec<Source>,
 }
+
+/// A source that the job names in the allocation's directory, where tasks may plant links.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Source {
+    option: &'static str,
+    /// As the job has it.
+    text: String,
+    /// Below the allocation's directory, names only.
+    below: PathBuf,
+    /// Made when it is missing, as engines do it for `volumes`.
+    make: bool,
+}
+
+/// Looks whether sources lie where their names say, and makes those that are missing.
+///
+/// The engine follows a path by itself, with root's rights, when it starts the container. Where the container exists
+/// and does not run, the task itself can no longer change its own directories: the engine knows one container of its
+/// name. A sibling task can still replace a name below the shared `alloc` after this look and before the engine's.
+/// Engines take no descriptors, and a mount of ours need not be visible to the engine, so that moment remains.
+pub(crate) fn look_at(sources: &[Source], task: &TaskConfig) -> Result<(), Error> {
+    let alloc = Path::new(&task.alloc_dir);
+    for source in sources {
+        let Source { option, text, below, make } = source;
+        let failed = |e: std::io::Error| Error::failed(format!("config.{option}: {text:?}: {e}"));
+        // By what it is: a file system may know it by more than one spelling.
+        let own = match beneath::at(&task_dir(task).join(OWN)) {
+            Ok(own) => Some(own),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+            Err(e) => return Err(failed(e)),
+        };
+        let seen = |found: &beneath::Found| match own.as_ref().is_some_and(|own| own.is(found)) {
+            true => Err(std::io::Error::other("it is the node's own")),
+            false => Ok(()),
+        };
+        beneath::find(alloc, below, *make, seen).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Where the node keeps its own files of a task, in the task's directory.
+const OWN: &str = "private";
 
 fn invalid<T>(text: String) -> Result<T, Error> {
     Err(Error::Invalid(text))
@@ -42,13 +86,29 @@ fn normal(path: &Path) -> Option<PathBuf> {
     Some(out)
 }
 
+/// Which paths below the allocation's directory a job may name: those of the task, but not its directory itself, and
+/// those that tasks share. The error says what is wrong with the path.
+fn may_be_named(below: &Path, task: &str) -> Result<(), String> {
+    let names: Vec<_> = below.iter().map(|name| name.to_string_lossy()).collect();
+    match names.iter().map(AsRef::as_ref).collect::<Vec<_>>().as_slice() {
+        [] => Err("is the allocation's directory itself, in which the node keeps its own files".to_owned()),
+        ["alloc", ..] => Ok(()),
+        [first, ..] if *first != task => {
+            Err(format!("lies in {first:?}, which is neither the task's directory nor what tasks share (../alloc)"))
+        }
+        [_] => Err("is the task's directory itself, in which the node keeps its own files".to_owned()),
+        [_, OWN, ..] => Err("is the node's own".to_owned()),
+        _ => Ok(()),
+    }
+}
+
 /// A path on the engine's machine that a job names: relative ones lie below the task's directory.
 fn host_path(
     source: &str,
     task: &TaskConfig,
     plugin: &PluginConfig,
     place: Place,
-    option: &str,
+    (option, sources): (&'static str, &mut Vec<Source>),
 ) -> Result<String, Error> {
     let path = Path::new(source);
     if place == Place::Remote {
@@ -72,11 +132,23 @@ fn host_path(
     let Some(path) = normal(&joined) else {
         return invalid(format!("config.{option}: {source:?} leads out of the file system"));
     };
-    if !plugin.volumes.enabled && !path.starts_with(&task.alloc_dir) {
-        return invalid(format!(
-            "config.{option}: {source:?} lies outside of the allocation's directory; the operator allows that with \
-                volumes {{ enabled = true }}"
-        ));
+    let below = path.strip_prefix(&task.alloc_dir).ok();
+    match below {
+        // The operator lets jobs name any path.
+        Some(_) if plugin.volumes.enabled && Path::new(source).is_absolute() => {}
+        Some(below) => {
+            may_be_named(below, &task.name)
+                .or_else(|why| invalid(format!("config.{option}: {source:?} {why}; name what lies below local/")))?;
+            let make = option == "volumes";
+            sources.push(Source { option, text: source.to_owned(), below: below.to_owned(), make });
+        }
+        None if plugin.volumes.enabled => {}
+        None => {
+            return invalid(format!(
+                "config.{option}: {source:?} lies outside of the allocation's directory; the operator allows that \
+                    with volumes {{ enabled = true }}"
+            ));
+        }
     }
     Ok(path.display().to_string())
 }
@@ -140,7 +212,7 @@ pub(crate) fn mounts(
             return invalid(format!("config.volumes: {volume:?} needs a source and an absolute path in the container"));
         }
         let source = match options.volume_driver.as_str() {
-            "" => host_path(source, task, plugin, place, "volumes")?,
+            "" => host_path(source, task, plugin, place, ("volumes", &mut out.sources))?,
             // With a volume driver the source is the name of a volume.
             driver if !plugin.volumes.enabled => {
                 return invalid(format!(
@@ -153,7 +225,8 @@ pub(crate) fn mounts(
         out.binds.push(bind(&source, target, mode, plugin)?);
     }
     for mount in options.mounts.iter().chain(&options.mount) {
-        out.mounts.push(mount_value(mount, task, plugin, place)?);
+        let value = mount_value(mount, task, plugin, place, &mut out.sources)?;
+        out.mounts.push(value);
     }
     for mount in &task.mounts {
         if place == Place::Remote && mount.host_path.starts_with('/') {
@@ -199,7 +272,13 @@ pub(crate) fn mounts(
     Ok(out)
 }
 
-fn mount_value(mount: &MountOption, task: &TaskConfig, plugin: &PluginConfig, place: Place) -> Result<Value, Error> {
+fn mount_value(
+    mount: &MountOption,
+    task: &TaskConfig,
+    plugin: &PluginConfig,
+    place: Place,
+    sources: &mut Vec<Source>,
+) -> Result<Value, Error> {
     if mount.target.is_empty() {
         return invalid("config.mount has no target".into());
     }
@@ -207,7 +286,7 @@ fn mount_value(mount: &MountOption, task: &TaskConfig, plugin: &PluginConfig, pl
     match mount.kind.as_str() {
         "bind" => {
             value["Type"] = "bind".into();
-            value["Source"] = host_path(&mount.source, task, plugin, place, "mount")?.into();
+            value["Source"] = host_path(&mount.source, task, plugin, place, ("mount", sources))?.into();
             if !mount.bind_options.propagation.is_empty() {
                 value["BindOptions"] = json!({"Propagation": mount.bind_options.propagation});
             }
@@ -284,7 +363,22 @@ mod tests {
             ("data:/d", "", false, Some("/a/0a1b/web/data:/d")),
             ("./local/x:/d:ro", "", false, Some("/a/0a1b/web/local/x:/d:ro")),
             ("../alloc/data:/d", "", false, Some("/a/0a1b/alloc/data:/d")),
+            ("local:/d", "", false, Some("/a/0a1b/web/local:/d")),
+            ("secrets/key.pem:/d:ro", "", false, Some("/a/0a1b/web/secrets/key.pem:/d:ro")),
+            ("../alloc:/d", "", false, Some("/a/0a1b/alloc:/d")),
+            ("/a/0a1b/web/local/x:/d", "", false, Some("/a/0a1b/web/local/x:/d")),
+            (".:/d", "", false, None),
+            ("local/..:/d", "", true, None),
+            ("..:/d", "", false, None),
+            ("..:/d", "", true, None),
+            ("../web:/d", "", false, None),
+            ("/a/0a1b:/d", "", false, None),
+            ("private:/d", "", false, None),
+            ("./local/../private/x:/d", "", false, None),
+            ("private:/d", "", true, None),
+            ("../other/local:/d", "", false, None),
             ("../../other:/d", "", false, None),
+            ("../../other:/d", "", true, Some("/a/other:/d")),
             ("/etc:/d", "", false, None),
             ("/etc:/d:ro", "", true, Some("/etc:/d:ro")),
             ("name:/d", "pxd", false, None),
@@ -302,6 +396,100 @@ mod tests {
         );
         let far = mounts(&task(), &with_volumes(&["/srv:/d"], ""), &plugin(true, ""), Place::Remote).expect("fine");
         assert_eq!(far.binds, ["/srv:/d"]);
+    }
+
+    /// An allocation's directory as the host makes it, and something beside it.
+    fn allocation() -> (tempfile::TempDir, TaskConfig) {
+        let temp = tempfile::tempdir().expect("a directory");
+        for dir in ["a1/alloc/data", "a1/web/local/conf", "a1/web/secrets", "a1/web/tmp", "a1/web/private", "host"] {
+            std::fs::create_dir_all(temp.path().join(dir)).expect("a directory");
+        }
+        std::fs::write(temp.path().join("a1/web/local/app.conf"), "conf").expect("a file");
+        let alloc_dir = temp.path().join("a1").display().to_string();
+        let task = TaskConfig { name: "web".into(), alloc_dir, ..TaskConfig::default() };
+        (temp, task)
+    }
+
+    /// As before a start; first with `volumes`, then with a `mount` block.
+    fn looked_at(task: &TaskConfig, source: &str) -> [Result<(), Error>; 2] {
+        let mount =
+            MountOption { kind: "bind".into(), source: source.into(), target: "/t".into(), ..MountOption::default() };
+        let block = TaskOptions { mount: vec![mount], ..TaskOptions::default() };
+        [with_volumes(&[&format!("{source}:/t")], ""), block].map(|options| {
+            let found = mounts(task, &options, &plugin(false, ""), Place::Local)?;
+            look_at(&found.sources, task)
+        })
+    }
+
+    #[test]
+    fn sources_are_where_their_names_say() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let (temp, task) = allocation();
+        let web = temp.path().join("a1/web");
+        for source in [
+            "local",
+            "./local/conf",
+            "local/app.conf",
+            "secrets",
+            "tmp",
+            "../alloc",
+            "../alloc/data",
+            "local/x/../conf",
+        ] {
+            for outcome in looked_at(&task, source) {
+                outcome.expect(source);
+            }
+        }
+        for (link, to) in [
+            ("local/x", "/"),
+            ("local/host", "../../../host"),
+            ("local/same", "conf"),
+            ("local/own", "../private"),
+            ("../alloc/data/x", "/etc"),
+        ] {
+            symlink(to, web.join(link)).expect("a link");
+        }
+        for source in
+            ["local/x", "local/x/etc", "local/host/new", "local/same", "local/own/executor", "../alloc/data/x"]
+        {
+            for outcome in looked_at(&task, source) {
+                let error = outcome.expect_err(source).to_string();
+                assert!(error.contains("is a link") && error.contains(source), "{source}: {error}");
+            }
+        }
+        assert_eq!(std::fs::read_dir(temp.path().join("host")).expect("list").count(), 0, "nothing was made there");
+        // What an engine makes for `volumes` is made here, so that no link can get in between.
+        for (source, dir) in [("local/new/er", "local/new/er"), ("data", "data")] {
+            let [volumes, block] = looked_at(&task, source);
+            volumes.and(block).expect(source);
+            let meta = std::fs::symlink_metadata(web.join(dir)).expect("made");
+            assert!(meta.is_dir() && meta.permissions().mode() & 0o7777 == 0o755, "{meta:?}");
+        }
+        let [_, block] = looked_at(&task, "local/app.conf/below");
+        block.expect_err("a file is no directory");
+        let options = TaskOptions {
+            mount: vec![MountOption {
+                kind: "bind".into(),
+                source: "local/missing".into(),
+                target: "/t".into(),
+                ..MountOption::default()
+            }],
+            ..TaskOptions::default()
+        };
+        let found = mounts(&task, &options, &plugin(false, ""), Place::Local).expect("fine");
+        look_at(&found.sources, &task).expect_err("engines do not make it either");
+        assert!(!web.join("local/missing").exists());
+    }
+
+    #[test]
+    fn the_nodes_own_directory_is_known_by_what_it_is() {
+        let (_temp, task) = allocation();
+        // As where the file system has taken another spelling for this one.
+        let below = PathBuf::from("web/private/x");
+        let source = Source { option: "volumes", text: "PRIVATE/x".into(), below, make: true };
+        let error = look_at(&[source], &task).expect_err("refused").to_string();
+        assert!(error.contains("the node's own"), "{error}");
+        assert!(!task_dir(&task).join("private/x").exists());
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub(super) struct Directories {
 
 impl Directories {
     pub(super) fn open(dirs: &TaskDirs) -> io::Result<Self> {
-        Ok(Self { task: Root::open(&dirs.root)?, shared: Root::open(&dirs.alloc)? })
+        Ok(Self { task: Root::open(&dirs.root)?, shared: Root::open_shared(&dirs.alloc)? })
     }
 
     pub(super) fn root(&self, place: &Place) -> &Root {
@@ -301,7 +301,7 @@ impl Source for TaskSource<'_> {
             Err(_) if !self.plan.sandbox && Path::new(path).is_absolute() => {
                 let path = Path::new(path);
                 let parent = path.parent().unwrap_or(Path::new("/"));
-                Root::open(&std::fs::canonicalize(parent).unwrap_or_else(|_| parent.to_owned()))
+                Root::open_shared(&std::fs::canonicalize(parent).unwrap_or_else(|_| parent.to_owned()))
                     .and_then(|root| self.read(&root, Path::new(path.file_name().unwrap_or_default())))
             }
             Err(why) => return Lookup::Refused(why),

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use driver_sdk::{Error, NetworkOverride, StopTask, TaskConfig};
-use serde_json::Value;
 
 use super::task::{State, local_dir};
 use super::{Shared, Site, failure};
@@ -17,6 +16,7 @@ use crate::create::{LABEL_NODE, LABEL_TASK_ID, Place, Plan, Wanted, plan};
 use crate::engine::types::{Container, Created, Listed};
 use crate::engine::{Engine, EngineError, encode, filters};
 use crate::image::{self, Archive, archive_path};
+use crate::mounts::look_at;
 use crate::options::TaskOptions;
 use crate::ports;
 use crate::secure::with_profiles;
@@ -118,8 +118,10 @@ async fn run(
     attempts: u32,
 ) -> Result<(Container, Option<NetworkOverride>), Failed> {
     let name = container_name(task);
-    let id = create(engine, task, attempts, &name, &plan.body).await?;
+    let id = create(engine, task, attempts, &name, plan).await?;
     let begin = async {
+        // Once more: a former container of the task may have run until the engine took the name for this one.
+        look_at(&plan.sources, task)?;
         engine.act("start the container", &format!("/containers/{}/start", encode(&id))).await.map_err(refused)?;
         inspect(engine, &id).await.map_err(Error::recoverable)
     };
@@ -139,10 +141,12 @@ async fn run(
 }
 
 /// Makes the container, or gets the one that a cut-off call of the same start has made.
-async fn create(engine: &Engine, task: &TaskConfig, attempts: u32, name: &str, body: &Value) -> Result<String, Failed> {
+async fn create(engine: &Engine, task: &TaskConfig, attempts: u32, name: &str, plan: &Plan) -> Result<String, Failed> {
+    let body = &plan.body;
     let attempts = attempts.max(1);
     let mut left = attempts;
     loop {
+        look_at(&plan.sources, task)?;
         match engine
             .post::<Created>("make the container", &format!("/containers/create?name={}", encode(name)), body)
             .await

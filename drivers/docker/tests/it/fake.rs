@@ -66,6 +66,8 @@ pub(crate) struct State {
     next: u32,
     /// Before a start takes effect.
     pub(crate) before_upload: Option<fn(&mut State)>,
+    /// When the next container has been made.
+    pub(crate) after_create: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// A running fake.
@@ -318,6 +320,9 @@ fn engine(
             let labels = serde_json::from_value(value["Labels"].clone()).unwrap_or_default();
             s.containers
                 .insert(id.clone(), Container { name, labels, status: "created".into(), ..Container::default() });
+            if let Some(hook) = s.after_create.take() {
+                hook();
+            }
             reply(201, json!({"Id": id, "Warnings": []}))
         }
         ("GET", ["containers", "json"]) => {

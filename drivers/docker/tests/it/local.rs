@@ -279,3 +279,34 @@ async fn logs_go_on_where_they_were_read_to() {
     second.recover_task(handle(&config, started)).await.expect("recovered");
     eventually("the rest", || read("one\ntwo\nthree\n")).await;
 }
+
+/// A former container of the task may run until the engine takes its name for the new one.
+#[tokio::test]
+async fn a_source_that_is_a_link_is_bound_by_no_engine() {
+    let engine = Engine::start();
+    let driver = driver(&engine).await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let local = dir.path().join("a1/web/local");
+    std::fs::create_dir_all(local.join("x")).expect("a directory");
+    let replace = {
+        let local = local.clone();
+        move || {
+            std::fs::remove_dir(local.join("x")).expect("removed");
+            std::os::unix::fs::symlink("/", local.join("x")).expect("a link");
+        }
+    };
+    let mut config = task("r1", json!({"image": "busybox:1", "volumes": ["local/x:/host"]}));
+    config.alloc_dir = dir.path().join("a1").display().to_string();
+    engine.with(|s| s.after_create = Some(Box::new(replace)));
+    for made in [true, false] {
+        engine.with(|s| s.calls.clear());
+        let error = driver.start_task(config.clone()).await.expect_err("refused").to_string();
+        assert!(error.contains("local/x is a link") && error.contains("config.volumes"), "{error}");
+        let (calls, left) = engine.with(|s| (s.calls.join(" "), s.containers.len()));
+        assert_eq!((calls.contains("/containers/create"), left), (made, 0), "{calls}");
+        assert!(!calls.contains("/start"), "{calls}");
+    }
+    std::fs::remove_file(local.join("x")).expect("removed");
+    driver.start_task(config).await.expect("started");
+    assert!(local.join("x").is_dir(), "made as an engine would");
+}
