@@ -260,10 +260,11 @@ impl ClientHandle {
         answer.await.map_err(ended)?
     }
 
-    /// Collects an ended allocation, or all of them.
+    /// Collects an ended allocation, or all of them. What no server knows to have ended stays; for an end of a moment
+    /// ago this waits some seconds.
     ///
     /// # Errors
-    /// When the allocation is unknown or still runs.
+    /// When the allocation is unknown, still runs, or no server has stored its end.
     pub async fn collect(&self, alloc: Option<AllocId>) -> Result<(), RequestError> {
         let (reply, answer) = oneshot::channel();
         let stopping = || RequestError::Failed("the node is stopping".into());

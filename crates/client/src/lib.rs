@@ -19,6 +19,7 @@
 mod alloc;
 mod allocs;
 pub mod client;
+mod collection;
 mod credentials;
 mod device_stats;
 mod elsewhere;

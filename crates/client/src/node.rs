@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     alloc::{AllocCommand, AllocEvent, AllocHandle, AllocLoop, AllocView, parts::Parts, run::Origin},
     allocs::{Allocs, handle, handles},
+    collection,
     error::RequestError,
     host_volumes::{self, Told},
     inventory,
@@ -91,7 +92,10 @@ impl NodeLoop {
                         were lost"),
                     Err(broadcast::error::RecvError::Closed) => break,
                 },
-                Some(ended) = self.loops.join_next() => self.loop_ended(ended),
+                Some(ended) = self.loops.join_next() => {
+                    self.catch_up();
+                    self.loop_ended(ended);
+                }
                 command = self.commands.recv() => match command {
                     Some(command) => self.command(command),
                     None => break,
@@ -126,6 +130,14 @@ impl NodeLoop {
         let (alloc_loop, handle) = AllocLoop::new(self.parts.clone(), origin);
         self.allocs.write().unwrap_or_else(std::sync::PoisonError::into_inner).insert(id, handle);
         self.loops.spawn(async move { (id, alloc_loop.run().await) });
+    }
+
+    /// Takes what the servers have sent so far. Of an allocation that is gone none of it may be left: it could be from
+    /// before they have stored its end, and would have it run again.
+    fn catch_up(&mut self) {
+        while let Ok(message) = self.from_server.try_recv() {
+            self.server(message);
+        }
     }
 
     fn loop_ended(&mut self, ended: Result<(AllocId, bool), tokio::task::JoinError>) {
@@ -309,7 +321,7 @@ impl NodeLoop {
     fn command(&mut self, command: NodeCommand) {
         match command {
             NodeCommand::Collect { alloc, reply } => {
-                let _ = reply.send(self.collect(alloc));
+                self.collect(alloc, reply);
             }
             NodeCommand::StopLocal(reply) => {
                 let all = handles(&self.allocs);
@@ -336,29 +348,27 @@ impl NodeLoop {
         }
     }
 
-    fn collect(&self, alloc: Option<AllocId>) -> Result<(), RequestError> {
-        match alloc {
-            Some(id) => {
-                let handle = handle(&self.allocs, id).ok_or_else(|| RequestError::unknown_alloc(id))?;
-                if !handle.view.borrow().over {
-                    return Err(RequestError::Failed(
-                        "the allocation still runs; stop it before it is collected".into(),
-                    ));
-                }
-                let _ = handle.commands.send(AllocCommand::Removed);
-            }
-            None => {
-                for (_, handle) in handles(&self.allocs) {
-                    if handle.view.borrow().over {
-                        let _ = handle.commands.send(AllocCommand::Removed);
-                    }
-                }
-            }
-        }
-        Ok(())
+    /// Beside this loop, which takes nothing from the servers while it waits for them.
+    fn collect(&self, alloc: Option<AllocId>, reply: oneshot::Sender<Result<(), RequestError>>) {
+        let outbox = self.outbox.clone();
+        let Some(id) = alloc else {
+            let all = handles(&self.allocs);
+            tokio::spawn(async move {
+                collection::collect_all(all, outbox).await;
+                let _ = reply.send(Ok(()));
+            });
+            return;
+        };
+        let handle = handle(&self.allocs, id);
+        tokio::spawn(async move {
+            let _ = reply.send(match handle {
+                Some(handle) => collection::collect(id, handle, outbox).await,
+                None => Err(RequestError::unknown_alloc(id)),
+            });
+        });
     }
 
-    /// Ended allocations go, oldest first, while the disk is too full or there are too many.
+    /// Ended allocations whose end is stored go, oldest first, while the disk is too full or there are too many.
     fn collect_surplus(&self) {
         let all = handles(&self.allocs);
         // What a successor has yet to take over stays.
@@ -366,9 +376,10 @@ impl NodeLoop {
         let ended: Vec<(i64, AllocHandle)> = all
             .iter()
             .filter(|(id, _)| !awaited.contains(id))
+            .filter(|(id, h)| collection::stays(*id, h, &self.outbox).is_none())
             .filter_map(|(_, h)| {
-                let view = h.view.borrow();
-                (view.over && view.ended_at > 0).then(|| (view.ended_at, h.clone()))
+                let ended_at = h.view.borrow().ended_at;
+                (ended_at > 0).then(|| (ended_at, h.clone()))
             })
             .collect();
         let (disk, inodes) = stats::disk_usage(&self.config.alloc_dir);
@@ -378,7 +389,7 @@ impl NodeLoop {
             Thresholds { disk: gc.disk_usage_threshold, inodes: gc.inode_usage_threshold, allocs: gc.max_allocs };
         for at in surplus(&thresholds, all.len(), times, disk, inodes) {
             if let Some((_, handle)) = ended.iter().find(|(t, _)| *t == at) {
-                let _ = handle.commands.send(AllocCommand::Removed);
+                let _ = handle.commands.send(AllocCommand::Collect);
             }
         }
         tracing::trace!(now = now_ns(), "looked for allocations to collect");

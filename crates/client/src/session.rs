@@ -585,7 +585,12 @@ impl Session {
                             if holds.is_empty() {
                                 self.membership.acts_on(stored.index);
                             }
-                            self.outbox.stored(stored.seq);
+                            // Not before what has come earlier is acted on: that does not know of what is stored.
+                            match waiting.back().map(|last| last.ticket) {
+                                None => self.outbox.stored(stored.seq),
+                                Some(ticket) => waiting.push_back(Waiting { ticket, since: BootInstant::now(),
+                                    message: ToNodeMessage::UpdatesStored(stored) }),
+                            }
                         }
                         Some(ToNodeMessage::InventoryStored(stored)) => {
                             if self.membership.told(&stored).await && welcome.recovering.is_empty() {
@@ -642,6 +647,10 @@ impl Session {
                 let read = |json: &Vec<u8>| node_rpc::from_json::<RemoteOrder>("a remote order", json);
                 let decoded = orders.orders_json.iter().map(read).collect::<Result<_, _>>()?;
                 self.hand_on(FromServer::Orders { full: orders.full, orders: decoded, released: orders.released })
+            }
+            ToNodeMessage::UpdatesStored(stored) => {
+                self.outbox.stored(stored.seq);
+                Ok(())
             }
             _ => Ok(()),
         }

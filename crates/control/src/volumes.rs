@@ -196,6 +196,10 @@ fn node_for<'s>(state: &'s State, asked: &DynamicVolume, registered: bool, regio
         if state.volumes_of(node.id).any(|other| other.name == asked.name) {
             return Some("with a volume of that name");
         }
+        // Jobs of every namespace may use that one.
+        if node.host_volumes.get(&*asked.name).is_some_and(|offered| offered.id.is_nil()) {
+            return Some("with a volume of that name in its configuration");
+        }
         (!scheduler::meets(&asked.constraints, node, region)).then_some("not meeting the constraints")
     };
     if !asked.node_id.is_nil() {

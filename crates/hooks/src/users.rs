@@ -56,7 +56,8 @@ fn login(user: &str) -> &str {
 fn denied(user: &str, uid: Option<u32>, denylist: &[String], passwd: &str) -> bool {
     let same =
         |entry: &String| entry == user || entry == login(user) || (uid.is_some() && uid == uid_in(passwd, entry));
-    denylist.iter().any(same)
+    // The kernel takes that number for no change, whoever the process is.
+    uid == Some(u32::MAX) || denylist.iter().any(same)
 }
 
 /// The uid of a user, by name or number. Drivers accept anything that parses as a number.
@@ -89,6 +90,9 @@ mod tests {
             ("root:ann", true),
             ("toor", true),
             ("Administrator", true),
+            ("4294967295", true),
+            ("+4294967295", true),
+            ("4294967294", false),
             ("nobody", false),
             ("65534", false),
             ("1000:0", false),

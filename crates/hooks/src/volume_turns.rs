@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use host::clock::now_ns;
-use lifecycle::alloc::events;
+use lifecycle::alloc::{events, machine::StartFailure};
 use model::{
-    AllocId, DynamicVolume,
+    AllocId, DynamicVolume, Namespace,
     volume::{SINGLE_WRITER, host_requests, source_of},
 };
 use tokio::sync::watch;
@@ -34,6 +34,18 @@ pub struct VolumeTurns {
     pub present: Box<dyn Present>,
 }
 
+/// Why a task of this namespace does not get the volume, if so. The servers place none beside one of another namespace;
+/// but it may be in the place of a volume of the node's configuration, which jobs of all namespaces use.
+fn foreign(volume: &DynamicVolume, namespace: &Namespace) -> Option<String> {
+    (volume.namespace != *namespace).then(|| {
+        format!(
+            "host volume {:?} of this node belongs to namespace {}, and the job to {namespace}: ask for another name, \
+                or create a volume in the job's namespace",
+            volume.name, volume.namespace
+        )
+    })
+}
+
 impl Hook for VolumeTurns {
     fn before_start<'a>(&'a self, starting: &'a Starting<'a>, _: &'a mut Given) -> Prepared<'a> {
         Box::pin(async move {
@@ -49,6 +61,9 @@ impl Hook for VolumeTurns {
                     drop(starting.unless_interrupted(there).await?);
                 }
                 let Some(volume) = volumes.borrow().all.get(&*name).cloned() else { continue };
+                if let Some(why) = foreign(&volume, &alloc.namespace) {
+                    return Err(StartFailure::Setup { why, recoverable: false });
+                }
                 let mut former: Vec<(AllocId, End)> = Vec::new();
                 if !request.read_only && volume.serves(request).is_some_and(|c| c.access_mode == SINGLE_WRITER) {
                     former = self.present.writers(&alloc.namespace, &name, alloc.id);
@@ -64,5 +79,18 @@ impl Hook for VolumeTurns {
             }
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_is_its_own_namespaces() {
+        let volume = DynamicVolume { name: "pgdata".into(), namespace: "b".into(), ..DynamicVolume::default() };
+        assert_eq!(foreign(&volume, &"b".into()), None);
+        let why = foreign(&volume, &"a".into()).expect("another namespace");
+        assert!(why.contains("\"pgdata\"") && why.contains("namespace b"), "{why}");
     }
 }

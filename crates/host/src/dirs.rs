@@ -9,7 +9,7 @@
 
 use std::{
     fs, io,
-    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -138,16 +138,21 @@ impl TaskDirs {
         make(&self.root, 0o1777)?;
         make(&self.local, 0o777)?;
         make(&self.secrets, 0o700)?;
+        // A former task may have laid a link in the place of a directory that was given to it.
+        let secrets = opened(&self.secrets)?;
         if keeper == Keeper::Image {
             // Another task may have made the root. The agent closes it to others before it opens the secrets.
-            for (dir, mode) in [(&self.root, 0o700), (&self.secrets, keeper.directory_mode())] {
-                fs::set_permissions(dir, fs::Permissions::from_mode(mode)).map_err(named("set the mode of", dir))?;
+            for (dir, path, mode) in
+                [(&opened(&self.root)?, &self.root, 0o700), (&secrets, &self.secrets, keeper.directory_mode())]
+            {
+                let set = dir.set_permissions(fs::Permissions::from_mode(mode));
+                set.map_err(named("set the mode of", path))?;
             }
         }
         make(&self.root.join("private"), 0o700)?;
         make(&self.root.join("tmp"), 0o1777)?;
         if let Some((uid, gid)) = keeper.ids() {
-            std::os::unix::fs::chown(&self.secrets, Some(uid), Some(gid)).map_err(named("give away", &self.secrets))?;
+            std::os::unix::fs::fchown(&secrets, Some(uid), Some(gid)).map_err(named("give away", &self.secrets))?;
         }
         Ok(())
     }
@@ -205,9 +210,16 @@ fn make(path: &Path, mode: u32) -> io::Result<()> {
             // The umask has reduced the mode.
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(named("set the mode of", path))
         }
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && fs::symlink_metadata(path)?.is_dir() => Ok(()),
         Err(e) => Err(named("create the directory", path)(e)),
     }
+}
+
+/// Opens a directory, and not what a link in its place leads to.
+fn opened(path: &Path) -> io::Result<fs::File> {
+    let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::NOFOLLOW;
+    let opened = fs::OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
+    opened.map_err(named("open", path))
 }
 
 /// Gives the owner back the right to list and to delete. Errors show up at the removal that follows.
@@ -233,6 +245,8 @@ pub fn find_user(name: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     #[test]
@@ -261,6 +275,25 @@ mod tests {
         dirs.destroy().expect("destroy");
         dirs.destroy().expect("destroy is idempotent");
         assert!(!dirs.root.exists());
+    }
+
+    #[test]
+    fn what_a_link_in_the_place_of_a_directory_leads_to_is_left_alone() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let (dirs, target) = (AllocDirs::new(dir.path(), AllocId(uuid::Uuid::new_v4())), dir.path().join("etc"));
+        dirs.create().expect("alloc");
+        let task = dirs.task("web");
+        task.create(Keeper::Image).expect("task");
+        fs::create_dir(&target).expect("a directory of the host");
+        fs::set_permissions(&target, fs::Permissions::from_mode(0o755)).expect("mode");
+        fs::remove_dir(&task.secrets).expect("moved away");
+        std::os::unix::fs::symlink(&target, &task.secrets).expect("a link");
+        for keeper in [Keeper::Image, Keeper::User(65534, 65534)] {
+            let error = task.create(keeper).expect_err("refused").to_string();
+            assert!(error.contains("secrets"), "{error}");
+        }
+        let meta = fs::metadata(&target).expect("there");
+        assert_eq!((meta.uid(), meta.mode() & 0o7777), (rustix::process::getuid().as_raw(), 0o755));
     }
 
     #[test]

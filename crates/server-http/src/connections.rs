@@ -251,7 +251,7 @@ impl Drop for Held {
 }
 
 /// A path as its endpoint is found by: decoded.
-fn plain(path: &str) -> Cow<'_, str> {
+pub(crate) fn plain(path: &str) -> Cow<'_, str> {
     match path.contains('%') {
         true => percent_decode(path, false).map_or(Cow::Borrowed(path), Cow::Owned),
         false => Cow::Borrowed(path),

@@ -26,8 +26,8 @@ use crate::{
     bodies::SMALL,
     caller::{Caller, denied, token},
     compress,
-    connections::{follows, waits},
-    follow::while_it_stands,
+    connections::waits,
+    follow::{ending, while_it_stands},
     guard::Guard,
     job_statuses,
     needs::{Asked, Needs},
@@ -246,7 +246,8 @@ async fn answer(app: &Arc<App>, request: Request<Body>, about: About) -> Result<
         upgrade,
     };
     // Rights may end while an answer goes on.
-    let judged = (app.authority.is_some() && follows(&path)).then(|| (ctx.params.clone(), ctx.query.clone()));
+    let ending = ending(&path).filter(|_| app.authority.is_some());
+    let judged = ending.map(|ending| (ending, ctx.params.clone(), ctx.query.clone()));
     // Rights may change while a query waits for a change of what it reads.
     let by_body = route.pattern == job_statuses::PATTERN;
     let waits =
@@ -284,10 +285,10 @@ async fn answer(app: &Arc<App>, request: Request<Body>, about: About) -> Result<
             answered = guarded(again).await;
         }
     }
-    let Some((params, query)) = judged else { return answered };
+    let Some((ending, params, query)) = judged else { return answered };
     let app = app.clone();
     let stands = move || decided(&app, needs, &shown, &Asked { params: &params, query: &query }).is_ok();
-    Ok(answered?.map_body(|body| while_it_stands(body, stands)))
+    Ok(answered?.map_body(|body| while_it_stands(body, ending, stands)))
 }
 
 /// Who shows this token, if it may what the endpoint needs of this request.

@@ -1,7 +1,14 @@
 //! `security_opt`: profiles travel to the engine by value, because it does not read our files.
 
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+
 use driver_sdk::Error;
+use rustix::fs::OFlags;
 use serde_json::Value;
+
+/// Bytes of a profile; the engine's own has 15 KiB.
+const LARGEST: u64 = 1 << 20;
 
 /// The options with the content of profile files in their place.
 pub(crate) fn with_profiles(options: &[String]) -> Result<Vec<String>, Error> {
@@ -15,16 +22,31 @@ fn with_profile(option: &str) -> Result<String, Error> {
     if name != "seccomp" || matches!(value, "unconfined" | "builtin") || value.trim_start().starts_with('{') {
         return Ok(format!("{name}={value}"));
     }
-    let text = std::fs::read_to_string(value)
-        .map_err(|e| Error::invalid(format!("config.security_opt: read the profile {value}: {e}")))?;
+    let text =
+        read(value).map_err(|e| Error::invalid(format!("config.security_opt: read the profile {value}: {e}")))?;
     let profile: Value = serde_json::from_str(&text)
         .map_err(|e| Error::invalid(format!("config.security_opt: the profile {value} is not JSON: {e}")))?;
     Ok(format!("{name}={profile}"))
 }
 
+/// A job may name anything: an open of a FIFO waits, and a device has no end.
+fn read(path: &str) -> io::Result<String> {
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed());
+    let file = options.open(path)?;
+    let found = file.metadata()?;
+    if !found.is_file() || found.len() > LARGEST {
+        return Err(io::Error::other("it is no regular file of at most 1 MiB"));
+    }
+    let mut text = String::new();
+    file.take(LARGEST).read_to_string(&mut text)?;
+    Ok(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     #[test]
     fn profiles_are_read_here() {
@@ -37,6 +59,12 @@ mod tests {
         let wanted =
             ["no-new-privileges", "apparmor=mine", "seccomp=unconfined", "seccomp={\"a\":1}"].map(str::to_owned);
         assert_eq!(with_profiles(&all), Ok(wanted.to_vec()));
-        assert!(with_profiles(&["seccomp=/nowhere".to_owned()]).is_err());
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).expect("made");
+        let large = dir.path().join("large");
+        std::fs::File::create(&large).and_then(|file| file.set_len(LARGEST + 1)).expect("made");
+        for path in [PathBuf::from("/nowhere"), "/dev/zero".into(), fifo, large] {
+            assert!(with_profiles(&[format!("seccomp={}", path.display())]).is_err(), "{}", path.display());
+        }
     }
 }

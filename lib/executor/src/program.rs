@@ -86,22 +86,26 @@ pub fn make_executable(task_dir: &Path, command: &str) -> Result<(), Error> {
 /// # Errors
 /// [`Error::NoSuchUser`].
 pub fn find_user(name: &str) -> Result<User, Error> {
+    // To the kernel, this number is no user: it leaves the one that there is, which may be root.
+    let known = |user: &User| ![user.uid, user.gid].iter().chain(&user.groups).any(|id| *id == u32::MAX);
+    looked_up(name).filter(known).ok_or_else(|| Error::NoSuchUser { name: name.to_owned() })
+}
+
+fn looked_up(name: &str) -> Option<User> {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
     if let Some(user) = user_from(name, &passwd, &groups) {
-        return Ok(user);
+        return Some(user);
     }
     let entry = ask("getent", &["passwd", name]);
     if let Some(mut user) = user_from(name, &entry, "") {
         let ids = ask("id", &["-G", "--", name]);
         user.groups.extend(ids.split_ascii_whitespace().filter_map(|id| id.parse::<u32>().ok()));
-        return Ok(user);
+        return Some(user);
     }
     // A bare number needs no account.
-    match name.parse() {
-        Ok(uid) => Ok(User { uid, gid: uid, groups: Vec::new() }),
-        Err(_) => Err(Error::NoSuchUser { name: name.to_owned() }),
-    }
+    let uid = name.parse().ok()?;
+    Some(User { uid, gid: uid, groups: Vec::new() })
 }
 
 fn user_from(name: &str, passwd: &str, groups: &str) -> Option<User> {
@@ -146,7 +150,9 @@ mod tests {
 
     #[test]
     fn unknown_users_are_an_error_unknown_numbers_are_not() {
-        assert!(matches!(find_user("no-such-user-here"), Err(Error::NoSuchUser { .. })));
+        for none in ["no-such-user-here", "4294967295", "+4294967295", "04294967295"] {
+            assert!(matches!(find_user(none), Err(Error::NoSuchUser { .. })), "{none}");
+        }
         assert_eq!(find_user("54321").unwrap().uid, 54321);
     }
 

@@ -564,6 +564,13 @@ fn prepare(program: &Program<'_>, line: &mut File, parent: i32, enter_unified: b
             check(libc::syscall(libc::SYS_setresgid, user.gid, user.gid, user.gid)).map_err(at(Stage::User))?;
             check(libc::syscall(libc::SYS_setresuid, user.uid, user.uid, user.uid)).map_err(at(Stage::User))?;
         }
+        let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+        let (effective, of_group) = (rustix::process::geteuid(), rustix::process::getegid());
+        let now = [uid.as_raw(), effective.as_raw(), gid.as_raw(), of_group.as_raw()];
+        // The number -1 changes nothing, and is no error.
+        if now != [user.uid, user.uid, user.gid, user.gid] {
+            return Err((Stage::User, rustix::io::Errno::INVAL.into()));
+        }
     }
     if let Some(confinement) = &program.confinement {
         let root = rustix::process::geteuid().is_root();

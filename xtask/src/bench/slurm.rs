@@ -32,8 +32,8 @@ use crate::{
 
 /// What the submissions may take.
 const SUBMITTED: Duration = Duration::from_secs(900);
-/// From the last submission to the measurement. Slurm starts jobs meanwhile, and the driver reads files that do not
-/// change less and less often: after 30 s, then 60, then 120.
+/// From the last submission to the measurement. Slurm starts jobs meanwhile, and the driver reads files again that have
+/// not changed for 30 s; the next time is ten minutes later.
 const SETTLED: Duration = Duration::from_secs(150);
 /// Jobs that are submitted; `DROVER_BENCH_JOBS` is another number.
 const MANY: usize = 1_000;

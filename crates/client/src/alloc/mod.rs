@@ -1,6 +1,7 @@
 //! Allocations: one loop each, which owns the state; see `lifecycle::alloc` for what it decides, `start` and `effects`
 //! for what it does, the crate `hooks` for what is made ready before a start.
 
+mod cleaning;
 pub(crate) mod effects;
 pub(crate) mod outputs;
 pub(crate) mod parts;

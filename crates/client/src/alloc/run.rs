@@ -19,7 +19,7 @@ use lifecycle::{
         events,
         inbox::{Deliver, Inbox, LoopEnded},
         kept::Kept,
-        machine::{Effect, Event, Machine, Now},
+        machine::{Effect, Event, Machine, Now, StartFailure},
         record::{AllocRecord, TaskRecord},
     },
     identities::renewed,
@@ -28,18 +28,20 @@ use model::{AllocClientUpdate, Allocation, CheckResult, Job, Map, TaskRunState, 
 use node_record::store::{StoredJob, Write};
 use tokio::{
     sync::{oneshot, watch},
+    task::JoinError,
     time::Sleep,
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
+    cleaning::Cleaning,
     effects::Stopped,
     parts::Parts,
     queue::{self, queue},
     timers::Timers,
     works::Works,
 };
-use crate::{error::RequestError, session::Placed};
+use crate::{collection::Standing, error::RequestError, session::Placed};
 
 /// How long an ending agent waits for what drivers are at.
 const GRACE: Duration = Duration::from_secs(5);
@@ -55,6 +57,8 @@ pub(crate) enum AllocCommand {
     Proved(Arc<StoredJob>, Option<Arc<str>>),
     /// The servers have collected it.
     Removed,
+    /// The node collects it, unless it has to stay.
+    Collect,
     /// The servers have been heard.
     Contacted,
     /// The servers are to be told again what is known of it.
@@ -121,6 +125,8 @@ pub(crate) struct AllocView {
     pub(crate) checks: Vec<CheckResult>,
     /// Nothing is left to do here.
     pub(crate) over: bool,
+    /// This agent has told the servers what is shown here, or is about to. Not so of what it has just restored.
+    pub(crate) told: bool,
     /// When it ended, Unix ns.
     pub(crate) ended_at: i64,
 }
@@ -166,8 +172,7 @@ pub(crate) struct AllocLoop {
     effects: Works<Option<Event>>,
     /// Work that nothing waits for but the removal of the directory.
     cleanups: Works<Arc<str>>,
-    /// Tasks that are cleaned up, or about to be.
-    cleaning: BTreeSet<Arc<str>>,
+    cleaning: Cleaning,
     exits: BTreeMap<String, CancellationToken>,
     /// By remote task.
     outputs: Map<Arc<str>, Output>,
@@ -217,7 +222,7 @@ impl AllocLoop {
         let reserving = parts.cores.reserving(machine.alloc());
         let (to_loop, commands) = AllocCommands::new();
         let network = Arc::new(AllocNetwork::open(&parts.networks, machine.id()));
-        let (view, seen) = watch::channel(Arc::new(view_of(&machine, &stored_job, &BTreeSet::new(), &network)));
+        let (view, seen) = watch::channel(Arc::new(view_of(&machine, &stored_job, &Cleaning::default(), &network)));
         let inbox = Inbox::new(to_loop.clone());
         let handle = AllocHandle { commands: to_loop, view: seen };
         let this = Box::new(Self {
@@ -232,7 +237,7 @@ impl AllocLoop {
             held: Vec::new(),
             effects: Works::default(),
             cleanups: Works::default(),
-            cleaning: BTreeSet::new(),
+            cleaning: Cleaning::default(),
             exits: BTreeMap::new(),
             outputs: Map::new(),
             starts: BTreeMap::new(),
@@ -276,18 +281,7 @@ impl AllocLoop {
                     Ok(None) => {}
                     Err(error) => tracing::error!(alloc = %self.machine.id(), %error, "an effect broke off"),
                 },
-                Some(done) = self.cleanups.join_next() => {
-                    if let Ok(task) = done {
-                        self.cleaning.remove(&task);
-                        self.publish();
-                        let cores = self.parts.cores.clone();
-                        self.effects.spawn(async move {
-                            // What it had for itself is everybody's again.
-                            cores.settle().await;
-                            None
-                        });
-                    }
-                }
+                Some(done) = self.cleanups.join_next() => self.cleaned(done),
                 timer = self.timers.next() => Box::pin(self.apply(Event::Due(timer))).await,
                 () = over(retry_save.as_mut()) => {
                     retry_save = None;
@@ -301,6 +295,10 @@ impl AllocLoop {
     /// What a driver is at is waited for, so that its handle is known to the next agent and nothing of an ended task
     /// stays; nothing else is begun.
     async fn finish(&mut self) {
+        for start in self.cleaning.let_go() {
+            // Interrupted by the end of the agent.
+            self.start(start);
+        }
         let limit = tokio::time::sleep(GRACE);
         tokio::pin!(limit);
         while self.machine.unsettled() || !self.cleanups.is_empty() {
@@ -340,6 +338,13 @@ impl AllocLoop {
                 self.settle().await;
             }
             AllocCommand::Removed => self.apply(Event::Removed).await,
+            AllocCommand::Collect => {
+                // Whoever sent this has looked a moment ago.
+                let standing = Standing::of(&self.view.borrow());
+                if standing.with(&self.parts.outbox, self.machine.id()).stays().is_none() && self.machine.over() {
+                    self.apply(Event::Removed).await;
+                }
+            }
             AllocCommand::Contacted => {
                 self.apply(Event::Contacted).await;
                 self.repeat_services();
@@ -425,10 +430,7 @@ impl AllocLoop {
         }
         if self.machine.local_dead() && self.network.release() {
             let (networks, network) = (self.parts.networks.clone(), self.network.clone());
-            self.cleanups.spawn(async move {
-                shared_network::end(&networks, &network).await;
-                Arc::from("")
-            });
+            self.clean(Arc::from(""), async move { shared_network::end(&networks, &network).await });
         }
     }
 
@@ -461,15 +463,42 @@ impl AllocLoop {
 
     fn end_output(&mut self, task: Arc<str>, before: Option<Output>) {
         let (outputs, place) = (self.parts.outputs.clone(), self.place(&task));
-        self.cleaning.insert(task.clone());
-        self.cleanups.spawn(async move {
+        self.clean(task, async move {
             if let Some(Output::Placing(placing)) = before {
                 placing.abort();
                 let _ = placing.await;
             }
             outputs.over(&place).await;
+        });
+    }
+
+    fn clean(&mut self, task: Arc<str>, work: impl Future<Output = ()> + Send + 'static) {
+        self.cleaning.begun(task.clone());
+        self.cleanups.spawn(async move {
+            work.await;
             task
         });
+    }
+
+    fn cleaned(&mut self, done: Result<Arc<str>, JoinError>) {
+        let starts = match done {
+            Ok(task) => self.cleaning.ended(&task).into_iter().collect(),
+            Err(error) => {
+                tracing::error!(alloc = %self.machine.id(), %error, "a clean-up broke off");
+                // Whose it was is not known; none is under way any more.
+                if self.cleanups.is_empty() { self.cleaning.none_left() } else { Vec::new() }
+            }
+        };
+        self.publish();
+        let cores = self.parts.cores.clone();
+        self.effects.spawn(async move {
+            // What it had for itself is everybody's again.
+            cores.settle().await;
+            None
+        });
+        for start in starts {
+            self.start(start);
+        }
     }
 
     fn changes(&self) -> Vec<Write> {
@@ -488,10 +517,11 @@ impl AllocLoop {
 
     fn publish(&mut self) {
         // Announced with the record that lets go of everything else, not a moment later.
-        self.cleaning.extend(self.held.iter().filter_map(|effect| match effect {
-            Effect::TaskOver { task } => Some(task.clone()),
-            _ => None,
-        }));
+        for effect in &self.held {
+            if let Effect::TaskOver { task } = effect {
+                self.cleaning.announce(task.clone());
+            }
+        }
         let mut view = view_of(&self.machine, &self.stored_job, &self.cleaning, &self.network);
         let group = self.machine.group();
         let network_status =
@@ -507,6 +537,7 @@ impl AllocLoop {
         let news = told.is_none();
         let update = told.unwrap_or_else(|| Arc::new(update));
         view.update = update.clone();
+        view.told = true;
         let shown = &self.view;
         let show = || drop(shown.send_replace(Arc::new(view)));
         if news {
@@ -570,14 +601,13 @@ impl AllocLoop {
 
     async fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Start { task, run } => {
-                let (starter, place) = (self.parts.starter.clone(), self.place(&task));
-                let interrupted = self.parts.stop.child_token();
-                self.starts.insert(run.clone(), interrupted.clone());
-                self.effects.spawn(async move {
-                    let result = starter.start(&place, &run, &interrupted).await;
-                    Some(Event::Started { task, run, result })
-                });
+            Effect::Start { ref task, ref run } => {
+                // Also for whoever interrupts it while it waits.
+                self.starts.insert(run.clone(), self.parts.stop.child_token());
+                let task = task.clone();
+                if let Some(start) = self.cleaning.wait(&task, effect) {
+                    self.start(start);
+                }
             }
             Effect::Recover { task, run, handle } => {
                 let (runs, place) = (self.parts.runs.clone(), self.place(&task));
@@ -631,10 +661,7 @@ impl AllocLoop {
             }
             Effect::TaskOver { task } => {
                 let (runs, place) = (self.parts.runs.clone(), self.place(&task));
-                self.cleanups.spawn(async move {
-                    runs.task_over(&place).await;
-                    task
-                });
+                self.clean(task, async move { runs.task_over(&place).await });
             }
             Effect::Unhealthy { task, incarnation, why } => {
                 let slot = slot_of(self.machine.alloc(), &task);
@@ -651,6 +678,20 @@ impl AllocLoop {
             }
             Effect::Destroy => self.destroy().await,
         }
+    }
+
+    /// Carries out a start that nothing keeps back any more.
+    fn start(&mut self, start: Effect) {
+        let Effect::Start { task, run } = start else { return };
+        let (starter, place) = (self.parts.starter.clone(), self.place(&task));
+        let interrupted = self.starts.get(&run).cloned().unwrap_or_else(|| self.parts.stop.child_token());
+        self.effects.spawn(async move {
+            let result = match interrupted.is_cancelled() {
+                true => Err(StartFailure::Interrupted),
+                false => starter.start(&place, &run, &interrupted).await,
+            };
+            Some(Event::Started { task, run, result })
+        });
     }
 
     /// Beside the wait for the end of a run; ends with it.
@@ -787,12 +828,7 @@ fn holds(record: &TaskRecord, cleaning: bool) -> Holds {
     Holds { alive, runs }
 }
 
-fn view_of(
-    machine: &Machine,
-    stored: &Arc<StoredJob>,
-    cleaning: &BTreeSet<Arc<str>>,
-    network: &SharedNetwork,
-) -> AllocView {
+fn view_of(machine: &Machine, stored: &Arc<StoredJob>, cleaning: &Cleaning, network: &SharedNetwork) -> AllocView {
     AllocView {
         network: network.clone(),
         alloc: machine.alloc().share(),
@@ -809,12 +845,13 @@ fn view_of(
         collected: machine
             .tasks()
             .filter(|(n, record)| {
-                machine.is_remote_task(n) && (record.state.state != TaskRunState::Dead || cleaning.contains(*n))
+                machine.is_remote_task(n) && (record.state.state != TaskRunState::Dead || cleaning.contains(n))
             })
             .map(|(n, _)| n.clone())
             .collect(),
         checks: machine.check_results(),
         over: machine.over(),
+        told: false,
         ended_at: machine.record().ended_at,
     }
 }

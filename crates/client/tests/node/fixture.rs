@@ -52,6 +52,7 @@ struct Desired {
     lease_ms: u64,
     heartbeat_ms: u64,
     mute: bool,
+    away: bool,
     http: String,
     token_ttl: Option<Duration>,
     /// What sessions that begin from now on are welcomed with.
@@ -180,6 +181,17 @@ impl FakeServer {
     /// Heartbeats are no longer answered.
     pub(crate) fn mute(&self, mute: bool) {
         self.desired().mute = mute;
+    }
+
+    /// Ends the session, takes nothing more of what the node says, and opens no session.
+    pub(crate) fn goes_away(&self) {
+        self.desired().away = true;
+        self.send(ToNodeMessage::Goodbye(node_rpc::Goodbye { reason: "the server goes away".into(), retry: true }));
+    }
+
+    /// Opens sessions again.
+    pub(crate) fn comes_back(&self) {
+        self.desired().away = false;
     }
 
     /// Tokens are given from now on, with so long a life (zero = without an end).
@@ -362,6 +374,9 @@ impl NodeService for Service {
         let mut from = request.into_inner();
         let (to, stream) = mpsc::unbounded_channel();
         let shared = self.0.clone();
+        if shared.desired.lock().expect("lock").away {
+            return Err(Status::unavailable("the server is away"));
+        }
         tokio::spawn(async move {
             while let Some(Ok(message)) = from.next().await {
                 shared.handle(message, &to);
@@ -375,6 +390,9 @@ impl Shared {
     fn handle(&self, message: FromNode, to: &mpsc::UnboundedSender<Result<ToNode, Status>>) {
         let answer = |m: ToNodeMessage| drop(to.send(Ok(m.into())));
         let desired = self.desired.lock().expect("lock");
+        if desired.away {
+            return;
+        }
         match message.message {
             Some(FromNodeMessage::Hello(hello)) => {
                 let node: Node = node_rpc::from_json("node", &hello.node_json).expect("node");

@@ -2,6 +2,7 @@
 
 mod adoptions;
 mod artifacts;
+mod collection;
 mod directories;
 mod faults;
 mod fixture;
@@ -22,6 +23,7 @@ mod remote_creates;
 mod remote_output;
 mod remote_watch;
 mod resources;
+mod restarts;
 mod servers;
 mod services;
 mod task_api;

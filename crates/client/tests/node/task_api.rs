@@ -12,7 +12,7 @@ use tokio::{
 
 use crate::fixture::{Rig, end, eventually, restarts, task};
 
-fn hello() -> client::TaskApiServer {
+pub(crate) fn hello() -> client::TaskApiServer {
     Arc::new(|listener, stop| {
         Box::pin(async move {
             while let Some(Ok((mut stream, _))) = stop.run_until_cancelled(listener.accept()).await {
@@ -23,11 +23,11 @@ fn hello() -> client::TaskApiServer {
     })
 }
 
-fn socket(rig: &Rig, id: AllocId) -> PathBuf {
+pub(crate) fn socket(rig: &Rig, id: AllocId) -> PathBuf {
     rig.alloc_dir(id).join("t/secrets/api.sock")
 }
 
-async fn answer(rig: &Rig, id: AllocId) -> String {
+pub(crate) async fn answer(rig: &Rig, id: AllocId) -> String {
     let mut text = String::new();
     let mut stream = UnixStream::connect(socket(rig, id)).await.expect("connects");
     stream.read_to_string(&mut text).await.expect("reads");

@@ -82,10 +82,22 @@ fn volumes_spread_over_the_nodes_that_can_make_them() {
     // One name is one volume of a node.
     let why = create(&mut state, 103, DynamicVolume { node_id: node_id(3), ..volume("c") }).expect_err("taken");
     assert!(why.ends_with("is with a volume of that name"), "{why}");
+    // Nor does it take the place of one that the operator offers to all.
+    let offered = model::node::HostVolume { name: "pgdata".into(), path: "/srv/pg".into(), ..Default::default() };
+    let mut configured = state.node(node_id(3)).expect("a node").as_ref().clone();
+    configured.host_volumes.insert("pgdata".to_owned(), offered);
+    state.apply(104, 0, vec![Change::RegisterNode(Box::new(configured))].into()).expect("it applies");
+    for registered in [false, true] {
+        let asked = DynamicVolume { node_id: node_id(3), host_path: "/evil".into(), ..volume("pgdata") };
+        let why = node_for(&state, &asked, registered, "global").map(|node| node.id).expect_err("taken");
+        assert!(format!("{why:?}").contains("in its configuration"), "{why:?}");
+    }
+    let asked = volume("pgdata");
+    assert_ne!(node_for(&state, &asked, false, "global").map(|node| node.id), Ok(node_id(3)));
     let rule = Constraint { left: "${node.unique.id}".into(), right: "x".into(), operator: "=".into() };
-    let why = create(&mut state, 104, DynamicVolume { constraints: vec![rule], ..volume("d") }).expect_err("nowhere");
+    let why = create(&mut state, 105, DynamicVolume { constraints: vec![rule], ..volume("d") }).expect_err("nowhere");
     assert!(why.contains("of 3 nodes: 3 not meeting the constraints"), "{why}");
-    let why = create(&mut state, 105, DynamicVolume { plugin_id: String::new(), ..volume("d") }).expect_err("nowhere");
+    let why = create(&mut state, 106, DynamicVolume { plugin_id: String::new(), ..volume("d") }).expect_err("nowhere");
     assert!(why.contains("plugin \"default\"") && why.contains("3 without the plugin"), "{why}");
 }
 

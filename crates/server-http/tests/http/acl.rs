@@ -8,7 +8,7 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
 use server::{AclConfig, ServerConfig};
-use server_http::{HttpOptions, Limits};
+use server_http::{HttpOptions, Limits, LocalNode};
 
 use crate::cluster::{Cluster, FakeNode, job, node};
 
@@ -59,13 +59,18 @@ impl Guarded {
     }
 
     async fn with(options: HttpOptions) -> Self {
+        Self::of(options, node("n")).await
+    }
+
+    /// The same with this node.
+    async fn of(options: HttpOptions, node: model::Node) -> Self {
         let acl = AclConfig { enabled: true, token_min_expiration: Duration::from_millis(1), ..AclConfig::default() };
         let config = ServerConfig { acl, ..ServerConfig::default() };
         let mut c = Cluster::of(config, options, Limits::default()).await;
         let first = c.done("/v1/acl/bootstrap", &json!({})).await;
         let management = first["SecretID"].as_str().expect("a secret").to_owned();
         c.show(&management);
-        let node = FakeNode::join(&c, node("n")).await;
+        let node = FakeNode::join(&c, node).await;
         let registered = c.register(&job("web", 1)).await;
         let running = |list: &Value| list[0]["ClientStatus"] == "running";
         let allocs = c.until("/v1/job/web/allocations", "running", running).await;
@@ -339,6 +344,59 @@ async fn a_followed_log_ends_with_the_right_to_read_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_of_a_node_end_with_the_right_to_read_them() {
+    use axum::{Router, body::Body, routing::get};
+    use futures::{StreamExt as _, future::join_all, stream};
+    // A file that grows, and an archive of it.
+    let grows = get(|| async {
+        Body::from_stream(stream::repeat(()).then(|()| async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            Ok::<_, std::convert::Infallible>("more\n")
+        }))
+    });
+    let router = Router::new()
+        .route("/v1/client/fs/{operation}/{alloc}", grows.clone())
+        .route("/v1/client/allocation/{alloc}/snapshot", grows);
+    let n = node("n");
+    let local = LocalNode { node_id: n.id, router, stats: None, metrics: None };
+    let g = Guarded::of(HttpOptions { local: Some(local), ..HttpOptions::default() }, n).await;
+    let address = Address::parse(&g.c.address).expect("address");
+    let open = async |path: String| {
+        let mut connection: Connection<Full<Bytes>> = Connection::open(&address, None).await.expect("connects");
+        let request = Request::get(&path).header("host", &g.c.address).header("x-nomad-token", &g.secrets["write"]);
+        let response = connection.send(request.body(Full::default()).expect("request")).await.expect("answers");
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        let mut body = response.into_body();
+        assert!(testkit::soon(body.frame()).await.is_some_and(|frame| frame.is_ok()), "{path}: something comes");
+        (path, connection, body)
+    };
+    let id = &g.alloc;
+    let opened = join_all([
+        open(format!("/v1/client/fs/logs/{id}?task=server&type=stdout&follow=true")),
+        open(format!("/v1/client/fs/cat/{id}?path=f")),
+        open(format!("/v1/client/fs/readat/{id}?path=f&offset=0&limit=1000000")),
+        open(format!("/v1/client/fs/c%61t/{id}?path=f")),
+        open(format!("/v1/client/allocation/{id}/snapshot")),
+    ]);
+    let opened = opened.await;
+    g.policy("write", "agent { policy = \"deny\" }", &Value::Null).await;
+    for (path, _connection, mut body) in opened {
+        let end = async {
+            loop {
+                match body.frame().await {
+                    Some(Ok(_)) => {}
+                    end => return end,
+                }
+            }
+        };
+        let end = tokio::time::timeout(Duration::from_secs(15), end).await;
+        let end = end.unwrap_or_else(|_| panic!("{path} goes on without the right"));
+        assert_eq!(end.is_some(), !path.contains("/logs/"), "{path}: a part is no whole: {end:?}");
+    }
+    g.c.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plan_names_displaced_allocations_of_namespaces_that_its_caller_reads() {
     let mut g = Guarded::start().await;
     let config = json!({"SchedulerAlgorithm": "binpack", "PreemptionConfig": {"ServiceSchedulerEnabled": true}});
@@ -399,6 +457,12 @@ async fn who_may_nothing_is_refused_before_its_body_is_read() {
     let login = json!({"AuthMethodName": "x", "LoginToken": "x".repeat(66_000)});
     let (status, text) = g.ask("none", "PUT", "/v1/acl/login", &login).await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE, "{text}");
+    // Nor may a body take room for as long as a query waits.
+    let named = json!({"Jobs": [{"ID": "x".repeat(66_000), "Namespace": "default"}]});
+    for (query, answer) in [("", StatusCode::OK), ("?index=1&wait=1ms", StatusCode::PAYLOAD_TOO_LARGE)] {
+        let (status, text) = g.ask("read", "POST", &format!("/v1/jobs/statuses{query}"), &named).await;
+        assert_eq!(status, answer, "{query}: {text}");
+    }
     g.c.end().await;
 }
 

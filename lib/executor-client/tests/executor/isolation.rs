@@ -200,6 +200,21 @@ async fn it_has_its_own_processes() {
     }
 }
 
+/// The kernel takes that number for no change.
+#[tokio::test]
+async fn a_user_of_no_number_does_not_stay_root() {
+    if !is_root() {
+        return;
+    }
+    let bench = Bench::new();
+    for (n, (uid, gid)) in [(u32::MAX, u32::MAX), (4321, u32::MAX), (u32::MAX, 4322)].into_iter().enumerate() {
+        let mut spec = spec(&bench, "id -u");
+        spec.user = Some(User { uid, gid, groups: Vec::new() });
+        let why = bench.launcher.launch(&bench.state(&format!("t{n}")), spec).await.map(|_| ()).unwrap_err();
+        assert!(why.to_string().contains("changing to the user"), "{uid}:{gid}: {why}");
+    }
+}
+
 #[tokio::test]
 async fn sessions_see_what_the_workload_sees() {
     if !is_root() {
