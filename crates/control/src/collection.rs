@@ -177,12 +177,13 @@ impl Garbage {
             return Some(Later::AgedSince(eval.modify_time));
         }
         let job = state.job(&eval.job_key());
-        // The allocations of an unfinished batch job record which work is done. Those of a sysbatch job do so as
-        // long as the job exists, because a later node may need them.
-        if batch
-            && job
-                .is_some_and(|job| !job.stopped() && (job.kind == job_type::SYSBATCH || job.status != job_status::DEAD))
-        {
+        // The allocations of a job of finite work record which work is done, as long as the job exists: another
+        // evaluation of it may come, and for sysbatch another node. A job without any has its evaluations as its record.
+        let counts = |job: &&Arc<Job>| {
+            let none = || state.allocs_by_job(&job.key()).next().is_none();
+            !job.stopped() && (job.kind == job_type::SYSBATCH || none())
+        };
+        if batch && job.filter(counts).is_some() {
             return None;
         }
         let (mut all, mut later) = (true, None::<Later>);
@@ -285,7 +286,7 @@ fn need(state: &State, alloc: &Allocation) -> Need {
     if !ended(state, alloc) {
         return Need::UntilChange;
     }
-    let counts = |job: &&Arc<Job>| !job.stopped() && (job.kind == job_type::SYSBATCH || job.status != job_status::DEAD);
+    let counts = |job: &&Arc<Job>| !job.stopped() && (job_type::finite(&job.kind) || job.status != job_status::DEAD);
     let Some(job) = state.job(&alloc.job_key()).filter(counts) else { return Need::None };
     if job_type::finite(&job.kind) {
         return Need::UntilChange;

@@ -210,7 +210,7 @@ fn make(path: &Path, mode: u32) -> io::Result<()> {
             // The umask has reduced the mode.
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(named("set the mode of", path))
         }
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && fs::symlink_metadata(path)?.is_dir() => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         Err(e) => Err(named("create the directory", path)(e)),
     }
 }

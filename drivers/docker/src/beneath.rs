@@ -6,11 +6,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path};
 
-use rustix::fs::{CWD, Mode, OFlags, fchmod, mkdirat, openat};
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
 const FOUND: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// What was found, not opened: an open of a FIFO waits, one of a device does what it does.
 pub(crate) struct Found {
@@ -48,12 +47,12 @@ pub(crate) fn at(path: &Path) -> io::Result<Found> {
     if found.meta.is_symlink() { Err(link(path)) } else { Ok(found) }
 }
 
-/// Goes down from a directory that the caller trusts. `make`: missing directories are made, as an engine makes the
-/// sources of its binds. `seen` is shown all that lies on the way, the last one too.
+/// Goes down from a directory that the caller trusts. `may_miss`: it goes as far as there is something; an engine makes
+/// the missing sources of its binds. `seen` is shown all that lies on the way, the last one too.
 pub(crate) fn find(
     base: &Path,
     below: &Path,
-    make: bool,
+    may_miss: bool,
     mut seen: impl FnMut(&Found) -> io::Result<()>,
 ) -> io::Result<Found> {
     let mut path = base.to_owned();
@@ -64,10 +63,7 @@ pub(crate) fn find(
         };
         path.push(name);
         let next = match openat(&found.file, name, FOUND, Mode::empty()) {
-            Err(Errno::NOENT) if make => {
-                made(&found.file, Path::new(name)).map_err(named(&path))?;
-                openat(&found.file, name, FOUND, Mode::empty())
-            }
+            Err(Errno::NOENT) if may_miss => return Ok(found),
             other => other,
         };
         found = Found::of(next.map_err(named(&path))?)?;
@@ -77,15 +73,6 @@ pub(crate) fn find(
         seen(&found)?;
     }
     Ok(found)
-}
-
-/// Makes a directory as engines do, whatever the umask is.
-fn made(dir: &File, name: &Path) -> Result<(), Errno> {
-    match mkdirat(dir, name, Mode::from_raw_mode(0o755)) {
-        Ok(()) => fchmod(openat(dir, name, DIRECTORY, Mode::empty())?, Mode::from_raw_mode(0o755)),
-        Err(Errno::EXIST) => Ok(()),
-        Err(e) => Err(e),
-    }
 }
 
 fn named(path: &Path) -> impl FnOnce(Errno) -> io::Error {

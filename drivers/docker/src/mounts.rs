@@ -27,11 +27,11 @@ pub(crate) struct Source {
     text: String,
     /// Below the allocation's directory, names only.
     below: PathBuf,
-    /// Made when it is missing, as engines do it for `volumes`.
-    make: bool,
+    /// The engine makes it when it is missing: a directory, for `volumes`.
+    may_miss: bool,
 }
 
-/// Looks whether sources lie where their names say, and makes those that are missing.
+/// Looks whether sources lie where their names say.
 ///
 /// The engine follows a path by itself, with root's rights, when it starts the container. Where the container exists
 /// and does not run, the task itself can no longer change its own directories: the engine knows one container of its
@@ -40,7 +40,7 @@ pub(crate) struct Source {
 pub(crate) fn look_at(sources: &[Source], task: &TaskConfig) -> Result<(), Error> {
     let alloc = Path::new(&task.alloc_dir);
     for source in sources {
-        let Source { option, text, below, make } = source;
+        let Source { option, text, below, may_miss } = source;
         let failed = |e: std::io::Error| Error::failed(format!("config.{option}: {text:?}: {e}"));
         // By what it is: a file system may know it by more than one spelling.
         let own = match beneath::at(&task_dir(task).join(OWN)) {
@@ -52,7 +52,7 @@ pub(crate) fn look_at(sources: &[Source], task: &TaskConfig) -> Result<(), Error
             true => Err(std::io::Error::other("it is the node's own")),
             false => Ok(()),
         };
-        beneath::find(alloc, below, *make, seen).map_err(failed)?;
+        beneath::find(alloc, below, *may_miss, seen).map_err(failed)?;
     }
     Ok(())
 }
@@ -139,8 +139,8 @@ fn host_path(
         Some(below) => {
             may_be_named(below, &task.name)
                 .or_else(|why| invalid(format!("config.{option}: {source:?} {why}; name what lies below local/")))?;
-            let make = option == "volumes";
-            sources.push(Source { option, text: source.to_owned(), below: below.to_owned(), make });
+            let may_miss = option == "volumes";
+            sources.push(Source { option, text: source.to_owned(), below: below.to_owned(), may_miss });
         }
         None if plugin.volumes.enabled => {}
         None => {
@@ -423,7 +423,7 @@ mod tests {
 
     #[test]
     fn sources_are_where_their_names_say() {
-        use std::os::unix::fs::{PermissionsExt, symlink};
+        use std::os::unix::fs::symlink;
         let (temp, task) = allocation();
         let web = temp.path().join("a1/web");
         for source in [
@@ -458,12 +458,12 @@ mod tests {
             }
         }
         assert_eq!(std::fs::read_dir(temp.path().join("host")).expect("list").count(), 0, "nothing was made there");
-        // What an engine makes for `volumes` is made here, so that no link can get in between.
-        for (source, dir) in [("local/new/er", "local/new/er"), ("data", "data")] {
+        // What is missing the engine makes for `volumes`, with the owner that it gives to the root of its containers.
+        for source in ["local/new/er", "data"] {
             let [volumes, block] = looked_at(&task, source);
-            volumes.and(block).expect(source);
-            let meta = std::fs::symlink_metadata(web.join(dir)).expect("made");
-            assert!(meta.is_dir() && meta.permissions().mode() & 0o7777 == 0o755, "{meta:?}");
+            volumes.expect(source);
+            block.expect_err("engines do not make it for a mount");
+            assert!(!web.join(source).exists(), "{source}");
         }
         let [_, block] = looked_at(&task, "local/app.conf/below");
         block.expect_err("a file is no directory");
@@ -486,7 +486,7 @@ mod tests {
         let (_temp, task) = allocation();
         // As where the file system has taken another spelling for this one.
         let below = PathBuf::from("web/private/x");
-        let source = Source { option: "volumes", text: "PRIVATE/x".into(), below, make: true };
+        let source = Source { option: "volumes", text: "PRIVATE/x".into(), below, may_miss: true };
         let error = look_at(&[source], &task).expect_err("refused").to_string();
         assert!(error.contains("the node's own"), "{error}");
         assert!(!task_dir(&task).join("private/x").exists());

@@ -99,6 +99,9 @@ pub(crate) struct Files {
 const LONGEST_WHY: usize = 4096;
 const LONGEST_NODES: usize = 65_536;
 
+/// Begin of the names of directories that are being removed.
+const ASIDE: &str = ".gone.";
+
 /// What stays of a closed key.
 const KEPT: [&str; 5] = ["claim", "about.json", "epoch", "lock", "acknowledged"];
 
@@ -162,8 +165,25 @@ impl Base {
         let text = read(&path)?.unwrap_or_default();
         let identity = text.split_whitespace().next().unwrap_or_default().to_owned();
         match identity.len() {
-            16 => Ok(Base { root: root.to_owned(), identity }),
+            16 => {
+                let base = Base { root: root.to_owned(), identity };
+                base.tidy();
+                Ok(base)
+            }
             _ => Err(RemoteError::could_not_ask(format!("{} holds no identity", path.display()))),
+        }
+    }
+
+    /// Removes what a process that ended meanwhile was about to remove.
+    fn tidy(&self) {
+        for dir in ["instances", "given"] {
+            let entries = fs::read_dir(self.root.join(dir)).into_iter().flatten().flatten();
+            let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+            for name in names.filter(|name| name.starts_with(ASIDE)) {
+                if let Err(why) = self.place(&name).remove() {
+                    tracing::warn!(%why, "what is left of a refused submission stays");
+                }
+            }
         }
     }
 
@@ -468,9 +488,11 @@ impl Place {
         let (path, temporary) = (self.file("exit"), self.file(&format!("exit.{}", unique())));
         self.as_owner(|| {
             put(&temporary, 0o600, text.as_bytes())?;
-            // A full disk leaves an empty one.
-            let there = read(&path).is_ok_and(|text| text.as_deref().and_then(read_exit).is_some());
-            let linked = if there { Ok(()) } else { fs::remove_file(&path).or_else(missing) };
+            let linked = match read(&path)?.as_deref().map(read_exit) {
+                // A full disk leaves an empty one.
+                Some(None) => fs::remove_file(&path).or_else(missing),
+                Some(Some(_)) | None => Ok(()),
+            };
             let linked = linked.and_then(|()| fs::hard_link(&temporary, &path));
             let _ = fs::remove_file(&temporary);
             match linked {
@@ -548,16 +570,26 @@ impl Place {
     /// Removes the directory, unless an earlier submission may have been taken; says whether it did. A claim shows that
     /// one was, or that the key is closed.
     pub(crate) fn remove_if_unsent(&self) -> Answer<bool> {
-        let _lock = self.lock()?;
+        let lock = self.lock()?;
         if self.was_sending() {
             return Ok(false);
         }
-        // A job that comes all the same finds it taken.
-        let refused = Claim::Over("its submission was refused".to_owned());
-        match self.close(&refused)? == refused {
-            true => self.remove().map(|()| true),
-            false => Ok(false),
+        // At once, and out of the way of a job that comes all the same and of the next create: its files may be many.
+        let name = format!("{ASIDE}{}", unique());
+        let aside = Place { dir: self.dir.with_file_name(&name), given: self.given.with_file_name(&name) };
+        let moved = |from: &Path, to: &Path| fs::rename(from, to).or_else(missing).map_err(unclear("move", from));
+        moved(&self.dir, &aside.dir)?;
+        if fs::symlink_metadata(aside.file("claim")).is_ok() {
+            moved(&aside.dir, &self.dir)?;
+            return Ok(false);
         }
+        moved(&self.given, &aside.given)?;
+        // A network file system keeps the directory of a file that is open.
+        drop(lock);
+        if let Err(why) = aside.remove() {
+            tracing::warn!(%why, "what is left of a refused submission goes when the plugin starts again");
+        }
+        Ok(true)
     }
 
     /// Removes the directory: no submission of it can be on its way.
@@ -788,6 +820,28 @@ mod tests {
         assert!(files.acknowledged && files.claim == Some(Claim::Sealed));
         assert!(!place.dir.join("task").exists());
         assert!(place.closed_for().is_some());
+    }
+
+    #[test]
+    fn what_was_refused_goes_and_what_was_claimed_stays() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = place(dir.path());
+        place.sending(None).expect("noted");
+        assert_eq!(place.remove_if_unsent(), Ok(false), "its answer is not known");
+        place.unsent(None).expect("taken back");
+        assert_eq!(place.close(&Claim::Sealed), Ok(Claim::Sealed));
+        assert_eq!(place.remove_if_unsent(), Ok(false), "it is sealed");
+        assert_eq!(place.files().map(|files| files.claim), Ok(Some(Claim::Sealed)));
+        fs::remove_file(place.file("claim")).expect("removed");
+        assert_eq!(place.remove_if_unsent(), Ok(true));
+        let left = || fs::read_dir(dir.path().join("instances")).expect("listed").count();
+        assert_eq!((place.dir.exists(), left()), (false, 0));
+        // What a plugin has not brought to its end is no run directory, and goes with the next one.
+        let base = Base::open(dir.path(), false).expect("opened");
+        fs::create_dir_all(base.dir(&format!("{ASIDE}x")).join("task")).expect("made");
+        assert_eq!((base.names(), left()), (Ok(Vec::new()), 1));
+        Base::open(dir.path(), false).expect("opened");
+        assert_eq!(left(), 0);
     }
 
     #[test]

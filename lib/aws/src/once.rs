@@ -155,8 +155,12 @@ async fn start<P: Tokenless>(site: &Site<P>, request: &Ensure, options: &P::Opti
         }
     }
     let kept = handle::decode_intent::<Intent>(VERSION, &request.intent)?;
-    site.intended_here(&request.intent).await?;
+    if !request.first {
+        site.intended_here(&request.intent).await?;
+    }
     let (place, definition) = ready(site, request, options, kept, until).await?;
+    // Of the first create nothing was sent anywhere.
+    Site::<P>::intended(&request.intent, &place).map_err(|why| nothing_started(request.first, &why))?;
     let (plan, id) = submit(site, request, options, definition, until).await?;
     if id.is_empty() {
         let why = format!("{} was answered without the ARN of a {}", P::CALL, P::NOUN);

@@ -103,17 +103,24 @@ impl<P: Provider> Site<P> {
     /// # Errors
     /// [`RemoteError::CouldNotAsk`]: this node reaches another place, or none.
     pub async fn intended_here(&self, intent: &[u8]) -> Answer<()> {
-        let intended = P::intended_place(intent)?;
-        if intended.is_empty() {
+        if P::intended_place(intent)?.is_empty() {
             return Ok(());
         }
         let here = self.place(true).await?;
-        match intended == here.arn() {
+        Self::intended(intent, here.arn())
+    }
+
+    /// The same of a place that is known.
+    ///
+    /// # Errors
+    /// [`RemoteError::CouldNotAsk`]: it is another one.
+    pub fn intended(intent: &[u8], here: &str) -> Answer<()> {
+        let intended = P::intended_place(intent)?;
+        match intended.is_empty() || intended == here {
             true => Ok(()),
             false => Err(RemoteError::could_not_ask(format!(
-                "a start of the task may have been sent to the {} {intended}, this node reaches {}",
-                P::PLACE,
-                here.arn()
+                "a start of the task may have been sent to the {} {intended}, this node reaches {here}",
+                P::PLACE
             ))),
         }
     }

@@ -481,14 +481,17 @@ impl AllocLoop {
     }
 
     fn cleaned(&mut self, done: Result<Arc<str>, JoinError>) {
-        let starts = match done {
+        let mut starts: Vec<Effect> = match done {
             Ok(task) => self.cleaning.ended(&task).into_iter().collect(),
             Err(error) => {
                 tracing::error!(alloc = %self.machine.id(), %error, "a clean-up broke off");
-                // Whose it was is not known; none is under way any more.
-                if self.cleanups.is_empty() { self.cleaning.none_left() } else { Vec::new() }
+                Vec::new()
             }
         };
+        if self.cleanups.is_empty() {
+            // Whose the one was that broke off is not known: none is under way any more.
+            starts.extend(self.cleaning.none_left());
+        }
         self.publish();
         let cores = self.parts.cores.clone();
         self.effects.spawn(async move {

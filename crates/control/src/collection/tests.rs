@@ -248,3 +248,67 @@ fn what_is_remembered_is_all_that_a_search_finds() {
         assert_eq!(left.answer, Collected::default(), "step {step}: {:?}", left.batch);
     }
 }
+
+/// What a batch job has done counts for as long as somebody may ask for it again.
+#[test]
+fn finished_work_is_known_as_long_as_its_job_is_there() {
+    let hour = Duration::from_secs(3600);
+    let ages = Ages { eval: hour, batch_eval: hour, job: hour * 4, deployment: hour, node: hour };
+    for stop in [false, true] {
+        let mut state = State::new();
+        let (node, id) = (NodeId(Uuid::from_u128(0xf001)), AllocId(Uuid::from_u128(0xa000)));
+        apply(&mut state, NOW, Change::RegisterNode(Box::new(Node { id: node, ..Node::default() })));
+        let group = TaskGroup { name: "g".into(), count: Some(1), ..TaskGroup::default() };
+        let (namespace, name) = (model::Namespace::from("default"), "import");
+        let job = Job {
+            namespace: namespace.clone(),
+            id: name.into(),
+            kind: "batch".into(),
+            stop,
+            task_groups: vec![group],
+            ..Job::default()
+        };
+        apply(&mut state, NOW, Change::UpsertJob { job: Box::new(job), submission: None });
+        let eval = |id: EvalId, at: i64| Evaluation {
+            id,
+            namespace: namespace.clone(),
+            kind: "batch".into(),
+            job_id: name.into(),
+            status: EvalStatus::Complete,
+            create_time: at,
+            modify_time: at,
+            ..Evaluation::default()
+        };
+        let alloc = Allocation {
+            id,
+            namespace: namespace.clone(),
+            job_id: name.into(),
+            name: alloc_name(name, "g", 0).into(),
+            task_group: "g".into(),
+            node_id: node,
+            eval_id: eval_id(),
+            ..Allocation::default()
+        };
+        apply(
+            &mut state,
+            NOW,
+            vec![Change::UpsertEvals(vec![eval(eval_id(), NOW)]), Change::UpsertAllocs(vec![alloc])],
+        );
+        let update = AllocClientUpdate { id, client_status: ClientStatus::Complete, ..AllocClientUpdate::default() };
+        apply(&mut state, NOW, Change::UpdateAllocsFromClient(vec![update]));
+        // Somebody registers it again each hour: nothing is left to do.
+        let later = NOW + HOUR * 24;
+        let again: Vec<EvalId> = (1..3).map(|n| EvalId(Uuid::from_u128(0xe100 + n))).collect();
+        for (id, at) in again.iter().zip([NOW + HOUR, later]) {
+            apply(&mut state, at, Change::UpsertEvals(vec![eval(*id, at)]));
+        }
+        let Decided { batch, answer: collected } = decide(&state, Before::aged(&ages, later));
+        let kept = Collected { evals: 1, ..Collected::default() };
+        assert_eq!(collected, if stop { Collected { evals: 2, allocs: 1, ..kept } } else { kept }, "stop: {stop}");
+        apply(&mut state, later, batch);
+        assert_eq!((state.alloc(id).is_some(), state.eval(again[0]).is_some()), (!stop, false));
+        // It goes as a whole.
+        let all = decide(&state, Before::aged(&ages, later + HOUR * 5)).answer;
+        assert_eq!((all.jobs, all.allocs), (1, usize::from(!stop)));
+    }
+}

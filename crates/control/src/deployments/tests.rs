@@ -227,6 +227,23 @@ fn a_canary_that_has_to_move_begins_its_time_anew() {
 
 /// Older servers have started the clock with the deployment.
 #[test]
+fn one_of_a_group_that_got_there_may_move_at_any_time() {
+    let mut w = World::new(&[("a", 10, true), ("b", 10, true)]);
+    for n in [1, 2] {
+        w.place(n, "a");
+        w.report(n, true);
+    }
+    // The other group waits for room.
+    w.now += 3600 * S;
+    w.stop(1);
+    assert!(!matches!(w.fate(), Fate::Fails { .. }), "{:?}", w.fate());
+    w.place(3, "a");
+    assert_eq!(w.deadline(), Some(3_610), "ten seconds from its own placement");
+    w.now += 11 * S;
+    assert!(matches!(w.fate(), Fate::Fails { .. }), "the replacement had its time");
+}
+
+#[test]
 fn a_clock_that_began_too_early_counts_for_nothing() {
     let mut w = World::new(&[]);
     let group = DeploymentGroup {

@@ -1,9 +1,10 @@
 //! The last check: plans made on old snapshots meet the newest state.
 
 use model::{
-    RequestedDevice,
+    AllocId, DesiredStatus, EvalId, Plan, RequestedDevice,
     alloc::DesiredTransition,
     network::{Network, Port},
+    plan::PlannedStop,
 };
 use state::Change;
 
@@ -106,4 +107,42 @@ fn all_at_once_is_refused_as_a_whole() {
     let v = scheduler::verify_plan(&w.state, &plan);
     assert_eq!(v.refused.len(), 1);
     assert!(v.plan.placements.is_empty());
+}
+
+/// A plan has copies of what it leaves where it is. What was ordered since its snapshot is newer than these.
+#[test]
+fn a_plan_undoes_nothing_that_was_ordered_since_its_snapshot() {
+    let marked = DesiredTransition { migrate: Some(true), ..DesiredTransition::default() };
+    for evicted in [true, false] {
+        let mut w = World::with("n1", &service(1));
+        let old = w.at(0);
+        let mut changed = service(1);
+        changed.priority = 60;
+        w.register(&changed);
+        let eval = w.eval();
+        let plan = scheduler::schedule(&w.state, &eval, w.now, 1).expect("a service").plan;
+        assert_eq!(plan.placements[&node_id("n1")][0].id, old.id, "updated in place");
+        if evicted {
+            let by = AllocId(uuid::Uuid::from_u128(7));
+            let stop = PlannedStop {
+                id: old.id,
+                node_id: old.node_id,
+                preempted_by: by,
+                description: String::new(),
+                client_status: None,
+                followup_eval_id: EvalId::NIL,
+            };
+            let other = Plan { stops: vec![stop], ..Plan::default() };
+            w.apply(vec![Change::ApplyPlan(Box::new(other))]);
+        } else {
+            w.mark(old.id, marked.clone());
+        }
+        let plan = scheduler::verify_plan(&w.state, &plan).plan;
+        w.apply(vec![Change::ApplyPlan(Box::new(plan))]);
+        let now = w.state.alloc(old.id).expect("a record");
+        match evicted {
+            true => assert_eq!(now.desired_status, DesiredStatus::Evict),
+            false => assert_eq!((now.desired_status, &now.desired_transition), (DesiredStatus::Run, &marked)),
+        }
+    }
 }

