@@ -53,8 +53,8 @@ fn tries(g: &DeploymentGroup) -> bool {
 
 /// When progress of a group is due. The clock begins with its first placed allocation: waiting for room costs no time.
 ///
-/// A group that has got there may wait for others, or for its promotion, for any time when one of it must leave its node.
-/// The replacement has the full time, from its own placement on.
+/// A group that has got there may wait for others, or for its promotion, for any time when one of it must leave its
+/// node. The replacement has the full time, from its own placement on.
 fn due(state: &State, d: &Deployment, name: &str, g: &DeploymentGroup) -> Option<TimestampNs> {
     let at = Some(g.require_progress_by_ns).filter(|at| *at != 0 && g.placed_allocs > 0)?;
     if healthy(state, d, name).1 >= needed(g) {
