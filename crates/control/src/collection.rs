@@ -178,7 +178,8 @@ impl Garbage {
         }
         let job = state.job(&eval.job_key());
         // The allocations of a job of finite work record which work is done, as long as the job exists: another
-        // evaluation of it may come, and for sysbatch another node. A job without any has its evaluations as its record.
+        // evaluation of it may come, and for sysbatch another node. A job without any has its evaluations as its
+        // record.
         let counts = |job: &&Arc<Job>| {
             let none = || state.allocs_by_job(&job.key()).next().is_none();
             !job.stopped() && (job.kind == job_type::SYSBATCH || none())
