@@ -118,7 +118,8 @@ async fn a_job_runs_as_the_user_of_its_task_who_gains_no_rights_by_it() {
     std::fs::write(dir.join("epoch"), u64::MAX.to_string()).expect("forged");
     let held = std::fs::File::create(dir.join("lock")).expect("made");
     rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).expect("locked");
-    let (_, next) = (driver, world.manager_with(json!({"users": ["nobody"]})).await);
+    let config = json!({"users": ["nobody"], "bin_dir": world.dir.path().join("bin")});
+    let (_, next) = (driver, world.manager_with(config).await);
     let (handle, seen) = next.find("k", "o").await.expect("found");
     assert_eq!(seen.state, InstanceState::Running);
     next.stop(&handle, 2, stop()).await.expect("stopped");
