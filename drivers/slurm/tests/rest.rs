@@ -174,7 +174,7 @@ async fn what_is_no_answer_is_never_an_end() {
 #[tokio::test]
 async fn a_forgotten_job_has_ended_when_accounting_says_so_or_its_node_is_heard() {
     let account = json!([{"job_id": 1, "name": "k", "nodes": "n1", "array": {"job_id": 0, "task_id": 0},
-        "state": {"current": "CANCELLED", "reason": "None"}}]);
+        "state": {"current": "OUT_OF_MEMORY", "reason": "None"}}]);
     for (version, accounts) in [(38, None), (40, None), (38, Some(account.to_string()))] {
         let files: Vec<(&str, &str)> = accounts.iter().map(|text| ("accounts.json", text.as_str())).collect();
         let world = Served::with(&[version], &files).await;
