@@ -430,7 +430,8 @@ fn meant(value: Value) -> Value {
 /// The lines that say something, with one blank between words, and without what passes between two questions.
 fn lines(text: &str) -> Vec<String> {
     const PASSES: &[(&str, &str)] = &[
-        // Ages and measurements.
+        // Ages and measurements. A line of sizes alone is what a task used at that moment.
+        (r"^[\d.]+ ([KMGT]iB|B)( [\d.]+ ([KMGT]iB|B))+$", "SIZES"),
         (r"(\d+(d|h|ms|m|s))+ (ago|from now)", "AGE"),
         (r"\b[\d.]+(/[\d.]+ (MHz|[KMGT]iB|B))", "USED$1"),
         (r"\b[\d.]+ ([KMGT]iB|B)(/[\d.]+ ([KMGT]iB|B))", "USED$2"),
@@ -475,6 +476,7 @@ mod tests {
         assert_eq!(lacks("ID  Type\n", "ID  Namespace  Type\n"), ["ID Type"]);
         assert!(lacks("5m3s ago  3/50 MHz  1.5 MiB/32 MiB", "5m4s ago  17/50 MHz  12 MiB/32 MiB").is_empty());
         assert_eq!(lacks("3/50 MHz", "3/60 MHz"), ["USED/50 MHz"]);
+        assert!(lacks("0 B  432 KiB  3.3 MiB", "0 B  436 KiB  3.2 MiB").is_empty());
         let node = |memory, disk| format!("4/5198 MHz  84 MiB/{memory} GiB  600 MiB/{disk} GiB\n");
         assert!(lacks(&node(24, 36), &node(24, 37)).is_empty());
         assert_eq!(lacks(&node(24, 36), &node(25, 36)), ["USED/5198 MHz USED/24 GiB FREE"]);
