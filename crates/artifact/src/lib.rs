@@ -33,3 +33,4 @@ pub use isolation::ExtraPath;
 pub use serve::serve;
 pub use source::{Mode, Source, SourceError};
 pub use spec::{Limits, Report, Spec};
+pub use tree::names;

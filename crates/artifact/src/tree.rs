@@ -143,17 +143,25 @@ impl Dir {
 
     /// Names in the directory, sorted.
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
-        let mut names = Vec::new();
-        for entry in rustix::fs::Dir::read_from(self)? {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if !matches!(name, b"." | b"..") {
-                names.push(OsStr::from_bytes(name).to_owned());
-            }
-        }
-        names.sort();
-        Ok(names)
+        names(self)
     }
+}
+
+/// Names in an open directory, sorted.
+///
+/// # Errors
+/// Those of the system.
+pub fn names(dir: impl AsFd) -> io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if !matches!(name, b"." | b"..") {
+            names.push(OsStr::from_bytes(name).to_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
 }
 
 /// The deepest tree that is unpacked or placed.

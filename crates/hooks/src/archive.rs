@@ -1,7 +1,7 @@
 //! The archive in which the data of an allocation travels to another node: `alloc/data` and each task's `local`.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     fs,
     io::{self, Read},
     os::{
@@ -101,25 +101,11 @@ fn add(
         let opened = OwnedFd::from(readable(&found).map_err(&named)?);
         // One open directory for each level.
         drop(found);
-        for entry in names(&opened).map_err(&named)? {
+        for entry in artifact::names(&opened).map_err(&named)? {
             add(archive, &opened, &entry, &name.join(&entry), deeper)?;
         }
     }
     Ok(())
-}
-
-/// Names in a directory, sorted.
-fn names(dir: &OwnedFd) -> io::Result<Vec<OsString>> {
-    let mut names = Vec::new();
-    for entry in rustix::fs::Dir::read_from(dir)? {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if !matches!(name, b"." | b"..") {
-            names.push(OsStr::from_bytes(name).to_owned());
-        }
-    }
-    names.sort();
-    Ok(names)
 }
 
 /// Reads exactly `left` bytes; a shorter file is an error.

@@ -8,7 +8,7 @@ mod cloud;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant, SystemTime};
 
-use cloud::{Cloud, KEY, OWNER, Service, list, lookup, start_of};
+use cloud::{Cloud, KEY, OWNER, Service, list, looked_up_elsewhere, lookup, start_of};
 use driver_sdk::{Ensure, InstanceState, RemoteDriver, RemoteError};
 use ecs::Driver;
 use serde_json::{Value, json};
@@ -292,6 +292,7 @@ async fn a_stop_after_a_lost_answer_waits_for_listings_to_catch_up() {
 /// A cluster of another account has the same name, and knows neither the token nor the task.
 #[tokio::test]
 async fn a_cluster_of_another_account_ends_no_key_and_gets_no_second_task() {
+    const OTHER: &str = "us-east-1:2:";
     let cloud = Cloud::start();
     let first = cloud.plugin("1ms").await;
     let intent = first.intent(&start(1, "a", true, &[])).await.expect("decided").expect("to be kept");
@@ -299,15 +300,9 @@ async fn a_cluster_of_another_account_ends_no_key_and_gets_no_second_task() {
     first.ensure(start(1, "a", true, &intent)).await.expect_err("no answer");
     cloud.set(|s| (s.behind, s.elsewhere) = (true, true));
     let next = cloud.plugin("1ms").await;
-    let told = |why: &RemoteError| matches!(why, RemoteError::CouldNotAsk(why) if why.contains("us-east-1:2:"));
-    testkit::poll("the window's end", async || {
-        let unknown = next.look_up(lookup(2, &intent, false)).await.expect_err("not there");
-        assert!(matches!(unknown, RemoteError::CouldNotAsk(_)), "{unknown}");
-        told(&unknown).then_some(())
-    })
-    .await;
+    looked_up_elsewhere(&next, &lookup(2, &intent, false), OTHER).await;
     let held = next.ensure(start(2, "b", false, &intent)).await.expect_err("not sent");
-    assert!(told(&held), "{held}");
+    assert!(matches!(&held, RemoteError::CouldNotAsk(why) if why.contains(OTHER)), "{held}");
     cloud.set(|s| (assert_eq!((s.tasks.len(), s.starts.len()), (1, 1)), s.elsewhere = false).1);
     let back = cloud.plugin("1ms").await;
     testkit::poll("the belief", async || {

@@ -119,10 +119,6 @@ pub(crate) struct Exit {
 /// Characters of what a task can have written into a file of ours.
 const LONGEST: usize = 4096;
 
-fn missing(why: io::Error) -> io::Result<()> {
-    if why.kind() == ErrorKind::NotFound { Ok(()) } else { Err(why) }
-}
-
 fn seconds(text: &str) -> Option<SystemTime> {
     Some(UNIX_EPOCH + Duration::from_secs(text.parse().ok()?))
 }
@@ -188,17 +184,7 @@ impl Place {
             return Ok(());
         }
         as_owner(&self.dir, || {
-            let (temporary, path) = (self.file(&format!("exit.{}", files::unique())), self.file("exit"));
-            put(&temporary, 0o600, text.as_bytes())?;
-            // A full disk leaves an empty one.
-            let whole = read(&path).is_ok_and(|text| text.as_deref().and_then(self::exit).is_some());
-            let linked = if whole { Ok(()) } else { fs::remove_file(&path).or_else(missing) };
-            let linked = linked.and_then(|()| fs::hard_link(&temporary, &path));
-            let _ = fs::remove_file(&temporary);
-            match linked {
-                Err(why) if why.kind() != ErrorKind::AlreadyExists => Err(unclear("make", &path)(why)),
-                _ => Ok(()),
-            }
+            files::put_unless_there(&self.file("exit"), text.as_bytes(), |text| self::exit(text).is_some())
         })
     }
 

@@ -291,7 +291,14 @@ impl Place {
     /// Makes the directory of an instance that nobody has asked for yet. It becomes the user's, unless somebody has
     /// asked for the instance before; without a user it stays the agent's.
     pub(crate) fn make(&self, about: &About, user: Option<Owner>) -> Answer<()> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).map_err(unclear("make", &self.dir))?;
+        let given = self.was_given();
+        match fs::DirBuilder::new().mode(0o700).create(&self.dir) {
+            // Lock and epoch of a former one, whose removal broke off. With these nobody else gives this one away.
+            Ok(()) if given => remove(&self.given).map_err(unclear("remove", &self.given))?,
+            Ok(()) => {}
+            Err(why) if why.kind() == ErrorKind::AlreadyExists => {}
+            Err(why) => return Err(unclear("make", &self.dir)(why)),
+        }
         if let Some(user) = user {
             self.give(user)?;
         }
@@ -485,20 +492,10 @@ impl Place {
     pub(crate) fn ended(&self, exit: &Exit) -> Answer<Exit> {
         let oom = if exit.oom { "oom " } else { "" };
         let text = format!("{} {} {oom}{}\n", exit.code, exit.at, exit.why.replace('\n', " "));
-        let (path, temporary) = (self.file("exit"), self.file(&format!("exit.{}", unique())));
+        let path = self.file("exit");
         self.as_owner(|| {
-            put(&temporary, 0o600, text.as_bytes())?;
-            let linked = match read(&path)?.as_deref().map(read_exit) {
-                // A full disk leaves an empty one.
-                Some(None) => fs::remove_file(&path).or_else(missing),
-                Some(Some(_)) | None => Ok(()),
-            };
-            let linked = linked.and_then(|()| fs::hard_link(&temporary, &path));
-            let _ = fs::remove_file(&temporary);
-            match linked {
-                Err(why) if why.kind() != ErrorKind::AlreadyExists => Err(unclear("make", &path)(why)),
-                _ => Ok(read(&path)?.as_deref().and_then(read_exit).unwrap_or_else(|| exit.clone())),
-            }
+            files::put_unless_there(&path, text.as_bytes(), |text| read_exit(text).is_some())?;
+            Ok(read(&path)?.as_deref().and_then(read_exit).unwrap_or_else(|| exit.clone()))
         })
     }
 
@@ -636,7 +633,7 @@ fn job_claim(me: &str, at: &str, nodes: &str, number: Option<&str>) -> Option<Cl
         number: number.map_or(Ok(id.number), str::parse).ok()?,
         restarts: parts.next()?.parse().ok()?,
         at: at.parse().ok()?,
-        nodes: if nodes == "-" { String::new() } else { hpc::files::short(nodes, LONGEST_NODES) },
+        nodes: if nodes == "-" { String::new() } else { files::short(nodes, LONGEST_NODES) },
     })
 }
 
@@ -650,7 +647,7 @@ fn read_exit(text: &str) -> Option<Exit> {
     let (code, at) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let why = words.next().unwrap_or_default();
     let oom = why.strip_prefix("oom ");
-    Some(Exit { code, at, why: hpc::files::short(oom.unwrap_or(why), LONGEST_WHY), oom: oom.is_some() })
+    Some(Exit { code, at, why: files::short(oom.unwrap_or(why), LONGEST_WHY), oom: oom.is_some() })
 }
 
 /// A submission as a line of `sending`.
@@ -731,6 +728,11 @@ mod tests {
         assert_eq!(mode & 0o777, 0o711, "users can enter, and see no names");
         let about = About { key: "k".into(), owner: "o".into(), slot: "s".into(), task: "t".into() };
         let (user, other) = (Owner { uid: 54_321, gid: 54_321 }, Owner { uid: 54_322, gid: 54_322 });
+        // As of a removal that broke off.
+        let left = base.place("left");
+        fs::create_dir_all(&left.given).expect("made");
+        left.make(&about, Some(user)).expect("given");
+        assert_eq!(left.owner().expect("looked at"), Some(user));
         // As of a seal that was refused.
         let place = base.place("k");
         place.make(&about, None).expect("made");

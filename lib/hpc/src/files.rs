@@ -84,6 +84,28 @@ pub fn put(path: &Path, mode: u32, data: &[u8]) -> Answer<()> {
     })
 }
 
+/// Leaves a result in the place of a run that could not: one that is there already, or comes meanwhile, stays. What is
+/// there and `is_whole` does not take for a result, such as the empty file of a full disk, is replaced.
+///
+/// # Errors
+/// [`RemoteError::CouldNotAsk`]: it cannot be read or written.
+pub fn put_unless_there(path: &Path, data: &[u8], is_whole: impl FnOnce(&str) -> bool) -> Answer<()> {
+    let temporary = path.with_extension(unique());
+    put(&temporary, 0o600, data)?;
+    let link = || -> Answer<()> {
+        if read(path)?.is_some_and(|text| !is_whole(&text)) {
+            remove(path).map_err(unclear("remove", path))?;
+        }
+        match fs::hard_link(&temporary, path) {
+            Err(why) if why.kind() != ErrorKind::AlreadyExists => Err(unclear("make", path)(why)),
+            _ => Ok(()),
+        }
+    };
+    let linked = link();
+    let _ = fs::remove_file(&temporary);
+    linked
+}
+
 /// Whether somebody holds a lock on a file, on any node; a missing file is free. What has closed all files that it was
 /// given is not seen.
 ///

@@ -353,3 +353,18 @@ fn only_a_group_that_has_failed_asks_for_the_stable_version() {
     w.watch();
     assert_eq!(w.ended().2, 2, "back to the stable version");
 }
+
+/// A plan knows the deployment as it was at its snapshot.
+#[test]
+fn what_a_person_has_failed_stays_failed() {
+    let mut w = World::new(&[("a", 10, true)]);
+    let end =
+        |status, description: &str| model::plan::DeploymentUpdate { id: id(), status, description: description.into() };
+    w.apply(Change::DeploymentStatus(end(DeploymentStatus::Failed, "by a person")));
+    let plan =
+        model::Plan { deployment_updates: vec![end(DeploymentStatus::Successful, "done")], ..model::Plan::default() };
+    w.apply(Change::ApplyPlan(Box::new(plan)));
+    let d = w.state.deployment(id()).expect("a record");
+    assert_eq!((d.status, &*d.status_description), (DeploymentStatus::Failed, "by a person"));
+    assert!(!w.state.job_version(&key(), 1).expect("a version").stable);
+}

@@ -109,12 +109,12 @@ impl Sweeper {
                 () = work => {}
                 () = self.runner.stopping().cancelled() => return,
             }
-            self.forget_absent();
+            let reachable = to_ask(&self.queue.newest(), |_| true);
+            self.forget_absent(|provider| reachable.contains_key(provider));
             for done in asked {
                 // Whoever asked may have gone.
                 let _ = done.send(());
             }
-            let reachable = to_ask(&self.queue.newest(), |_| true);
             next = times.next(Instant::now(), |provider| reachable.contains_key(provider));
             // What waited for the sweep, or for its patience.
             if !self.sweeps.lock().waiting.is_empty() {
@@ -124,11 +124,10 @@ impl Sweeper {
     }
 
     /// Providers that no ready node reaches stay in the report, with the reason.
-    fn forget_absent(&self) {
-        let reachable = to_ask(&self.queue.newest(), |_| true);
+    fn forget_absent(&self, reachable: impl Fn(&Provider) -> bool) {
         let mut found = self.sweeps.lock();
         for (provider, sweep) in &mut found.sweeps {
-            if !reachable.contains_key(provider) {
+            if !reachable(provider) {
                 sweep.node_id = NodeId::NIL;
                 sweep.error = "no ready node reaches it".to_owned();
             }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use driver_sdk::config::Config;
-use driver_sdk::{AgentConfig, Ensure, Instance, Lookup, RemoteDriver, TaskConfig};
+use driver_sdk::{AgentConfig, Ensure, Instance, Lookup, RemoteDriver, RemoteError, TaskConfig};
 use serde_json::{Value, json};
 
 pub(crate) const KEY: &str = "0b7e5c3a-key";
@@ -129,4 +129,13 @@ pub(crate) async fn list(plugin: &impl RemoteDriver, size: usize) -> Vec<Instanc
             return all;
         }
     }
+}
+
+/// Looks up what may have been started in another account, until listings of this one count: that says nothing.
+pub(crate) async fn looked_up_elsewhere(driver: &impl RemoteDriver, lookup: &Lookup, other: &str) {
+    testkit::poll("the window's end", async || match driver.look_up(lookup.clone()).await {
+        Err(RemoteError::CouldNotAsk(why)) => why.contains(other).then_some(()),
+        answer => panic!("{answer:?}"),
+    })
+    .await;
 }
