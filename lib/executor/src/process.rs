@@ -1,6 +1,9 @@
 //! Reads `/proc`: processes, their parents, their resource use.
 
-use std::io;
+use std::{collections::BTreeSet, io};
+
+/// Most looks for one list of descendants, if processes die in each of them.
+const LOOKS: usize = 64;
 
 /// The relevant fields of `/proc/<pid>/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,30 +75,58 @@ pub fn all() -> io::Result<Vec<ProcessStat>> {
 }
 
 /// Live descendants of `root`, without itself. The cost depends on their number only, if the kernel lists children.
-/// Processes that begin or end meanwhile may be missing.
+/// Processes that begin meanwhile may be missing. If `root` adopts the orphans below it and the kernel lists
+/// children, an empty list is certain: nothing runs there.
 pub fn descendants_of(root: i32) -> Vec<ProcessStat> {
+    // Without lists of the kernel, all processes are looked through.
+    settled(root, children, ProcessStat::of).unwrap_or_else(|| descendants(root, &all().unwrap_or_default()))
+}
+
+/// Looks until no process has died during a look. One that dies hands its children to an ancestor, whose list may have
+/// been read before: they would be in neither.
+fn settled(
+    root: i32,
+    mut children: impl FnMut(i32) -> Option<Vec<i32>>,
+    mut stat: impl FnMut(i32) -> Option<ProcessStat>,
+) -> Option<Vec<ProcessStat>> {
+    let mut dead = BTreeSet::new();
     let mut found = Vec::new();
-    let mut parents = vec![root];
-    while let Some(parent) = parents.pop() {
-        let Some(children) = children(parent) else {
-            if parent == root && ProcessStat::of(root).is_some() {
-                // The kernel is built without the lists.
-                return descendants(root, &all().unwrap_or_default());
-            }
-            continue;
+    for _ in 0..LOOKS {
+        found.clear();
+        let known = dead.len();
+        let Some(mut unread) = children(root) else {
+            return stat(root).is_none().then_some(found);
         };
-        parents.extend(&children);
-        found.extend(children.into_iter().filter_map(ProcessStat::of).filter(ProcessStat::is_alive));
+        while let Some(process) = unread.pop() {
+            // Its children first: those of one that lives afterwards were all in its list.
+            unread.extend(children(process).unwrap_or_default());
+            match stat(process).filter(ProcessStat::is_alive) {
+                Some(living) => found.push(living),
+                None => drop(dead.insert(process)),
+            }
+        }
+        if dead.len() == known {
+            break;
+        }
     }
-    found
+    Some(found)
 }
 
 /// Children of all threads of a process; `None` when the kernel has no list, or the process has gone.
 fn children(parent: i32) -> Option<Vec<i32>> {
     let mut found = Vec::new();
-    for thread in std::fs::read_dir(format!("/proc/{parent}/task")).ok()? {
-        let list = std::fs::read_to_string(thread.ok()?.path().join("children")).ok()?;
-        found.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+    'look: for _ in 0..LOOKS {
+        found.clear();
+        for thread in std::fs::read_dir(format!("/proc/{parent}/task")).ok()? {
+            let thread = thread.ok()?.path();
+            match std::fs::read_to_string(thread.join("children")) {
+                Ok(list) => found.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok())),
+                // A thread that ends hands its children to another one.
+                Err(_) if !thread.exists() => continue 'look,
+                Err(_) => return None,
+            }
+        }
+        break;
     }
     Some(found)
 }
@@ -171,6 +202,8 @@ pub fn now_ns() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -217,6 +250,42 @@ mod tests {
         assert_eq!(seen, (vec![with], false));
         let this = ProcessStat::of(std::process::id() as i32).unwrap();
         assert_eq!(with_environment(b"MARK=x", &[this]), (Vec::new(), false));
+    }
+
+    #[test]
+    fn an_orphan_that_is_handed_on_during_a_look_is_not_missed() {
+        const ROOT: i32 = 1;
+        const SHELL: i32 = 2;
+        const ORPHAN: i32 = 3;
+        let process = |pid, state| ProcessStat::parse(&format!("{pid} (x) {state} 1 1 1 {}", "0 ".repeat(20)));
+        // The shell dies once the list of the root has been read, and stays as a zombie.
+        let looks = Cell::new(0);
+        let children = |of| match of {
+            ROOT => {
+                looks.set(looks.get() + 1);
+                Some(if looks.get() == 1 { vec![SHELL] } else { vec![SHELL, ORPHAN] })
+            }
+            _ => Some(Vec::new()),
+        };
+        let stat = |pid| process(pid, if pid == SHELL { 'Z' } else { 'S' });
+        let found = settled(ROOT, children, stat).unwrap();
+        assert_eq!(found.iter().map(|p| p.pid).collect::<Vec<_>>(), [ORPHAN]);
+        assert_eq!(looks.get(), 2, "one that was dead before hands nothing on");
+
+        // Some die in each look: what was found last counts.
+        let next = Cell::new(10);
+        let dying = |of| match of {
+            ROOT => {
+                next.set(next.get() + 1);
+                Some(vec![next.get(), ORPHAN])
+            }
+            _ => None,
+        };
+        let found = settled(ROOT, dying, |pid| (pid == ORPHAN).then(|| process(pid, 'S')).flatten()).unwrap();
+        assert_eq!(found.len(), 1);
+        // A kernel without lists, and a process that has gone.
+        assert_eq!(settled(ROOT, |_| None, |pid| process(pid, 'S')), None);
+        assert_eq!(settled(ROOT, |_| None, |_| None), Some(Vec::new()));
     }
 
     #[test]

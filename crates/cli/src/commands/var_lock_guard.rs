@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use executor::process::descendants_of;
+use executor::process::{ProcessStat, descendants_of};
 use rustix::{
     fs::{Mode, OFlags},
     process::{Pid, Signal, getpid, kill_process, set_child_subreaper},
@@ -112,12 +112,21 @@ fn tell(child: &Child, signal: Signal) {
 /// Stops the command and all below it.
 async fn ended(child: &mut Child) -> Result<ExitCode> {
     end_all(GRACE).await;
-    Ok(code(child.wait().await?))
+    loop {
+        match tokio::time::timeout(PAUSE, child.wait()).await {
+            Ok(status) if below().is_empty() => return Ok(code(status?)),
+            // Nothing outlives this process, whatever was missed.
+            _ => end_all(Duration::ZERO).await,
+        }
+    }
+}
+
+fn below() -> Vec<ProcessStat> {
+    descendants_of(getpid().as_raw_nonzero().get())
 }
 
 /// Ends what runs below this process: asked first, then killed. Returns when nothing does.
 pub(super) async fn end_all(grace: Duration) {
-    let below = || descendants_of(getpid().as_raw_nonzero().get());
     let signal = |signal| {
         for process in below() {
             if let Some(pid) = Pid::from_raw(process.pid) {

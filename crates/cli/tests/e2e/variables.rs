@@ -191,7 +191,7 @@ fn a_command_runs_while_its_lock_is_held_and_only_one_at_a_time() {
     let second = lock(&["-verbose", "locks/one", &wait("second", 0)]);
     refused(&agent, &["var", "put", "-force", "locks/one", "k=other"], "it is locked");
     refused(&agent, &["var", "purge", "locks/one"], "it is locked");
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    std::thread::sleep(std::time::Duration::from_secs(6));
     assert!(!file("second-begun").exists(), "the lock is held by the first");
     std::fs::write(file("first-end"), "").expect("written");
     let out = first.wait_with_output().expect("output");
@@ -284,11 +284,12 @@ fn nobody_works_under_a_lock_whose_holder_was_killed_or_stopped() {
     // One that is killed takes its command with it, at once.
     killed.signal(rustix::process::Signal::KILL);
     let mut times = usize::MAX;
-    crate::agent::until("the command to end with its holder", || {
+    let ended = testkit::try_until("the command to end with its holder", testkit::PATIENCE, || {
         let before = std::mem::replace(&mut times, killed.times().len());
         std::thread::sleep(std::time::Duration::from_millis(200));
-        (before == killed.times().len()).then_some(())
+        Ok::<_, testkit::InVain>((before == killed.times().len()).then_some(()))
     });
+    assert!(ended.is_ok(), "{ended:?}; these run: {:#?}", crate::agent::processes_of(agent.dir()));
 
     // The stopped one wakes, and says what has happened.
     stopped.signal(rustix::process::Signal::CONT);
