@@ -201,7 +201,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 run(with(checked(1), "health_check = \"checks\"")).count("running", 1),
                 Health(false).into(),
                 run(checked(2)
-                    .update("min_healthy_time = \"300ms\"; healthy_deadline = \"6s\"; progress_deadline = \"7s\""))
+                    .update("min_healthy_time = \"300ms\"; healthy_deadline = \"6s\"; progress_deadline = \"20s\""))
                 .until(Until::Deployment("failed")),
             ],
         ),
