@@ -87,6 +87,7 @@ usage: cargo xtask COMMAND
   bench slurm            1,000 jobs at a real Slurm; DROVER_BENCH_JOBS is another number
   bench scale [--size 10k|100k|1m] [--soak SECONDS] [--programs DIRECTORY]
                        measures a server with up to 10,000 simulated nodes and 1,000,000 allocations against its goals
+  peers                builds the peers of interop and differ that take long, for what others leave of the cores
   peer nomad OUT [1.9 | newest]
                        builds a stock Nomad agent from the Go module registry
   peer raw_exec OUT    builds Nomad's own raw_exec as an external Go plugin
@@ -127,6 +128,7 @@ fn main() -> Result<()> {
         ["fuzz", args @ ..] => fuzz::run(args),
         ["leaks", packages @ ..] => leaks::run(packages),
         ["bench", names @ ..] => bench::run(names),
+        ["peers"] => interop::build_peers(),
         ["peer", "nomad", out] => peer::nomad(&peer::NOMAD_1_9, std::path::Path::new(out)),
         ["peer", "nomad", out, name] => peer::nomad(peer::release(name)?, std::path::Path::new(out)),
         ["peer", "raw_exec", out] => peer::GO_RAW_EXEC.build(std::path::Path::new(out)),

@@ -2,11 +2,9 @@
 //! plugin.
 
 use std::{
-    collections::BTreeMap,
     fs,
     hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
 };
 
 use anyhow::{Context, Result, bail};
@@ -17,6 +15,9 @@ use crate::{
     process::{Run, patiently},
     workspace,
 };
+
+/// Name of the directory of locks, beside the peers.
+const LOCKS: &str = "locks";
 
 /// A release of Nomad that builds from the Go module registry alone.
 ///
@@ -79,19 +80,19 @@ pub(crate) fn api_module(release: &Release) -> Result<PathBuf> {
     module(release.name, &format!("github.com/hashicorp/nomad/api@{}", release.api))
 }
 
-/// Terraform, of the last release under a free licence; built once per target directory.
+/// Terraform, of the last release under a free licence; built once.
 pub(crate) fn terraform() -> Result<PathBuf> {
     program("terraform", "v1.5.7")
 }
 
-/// The Nomad Autoscaler with the plugins that it brings; built once per target directory.
+/// The Nomad Autoscaler with the plugins that it brings; built once.
 pub(crate) fn autoscaler() -> Result<PathBuf> {
     program("nomad-autoscaler", "v0.4.5")
 }
 
-/// A program from its module of HashiCorp's; built once per target directory.
+/// A program from its module of HashiCorp's; built once.
 fn program(name: &str, version: &str) -> Result<PathBuf> {
-    cached(&local::target_dir().join("interop").join(format!("{name}-{version}")), |out| {
+    cached(&local::peers()?.join(format!("{name}-{version}")), |out| {
         let out = absolute(out)?;
         let source = module(name, &format!("github.com/hashicorp/{name}@{version}"))?;
         let flags = ["build", "-trimpath", "-o"].map(std::ffi::OsStr::new);
@@ -100,9 +101,9 @@ fn program(name: &str, version: &str) -> Result<PathBuf> {
     })
 }
 
-/// The tests of the `api` module, compiled once per target directory and version.
+/// The tests of the `api` module, compiled once per version.
 pub(crate) fn api_tests(release: &Release) -> Result<PathBuf> {
-    let file = local::target_dir().join("interop").join(format!("nomad-api-{}.test", release.api));
+    let file = local::peers()?.join(format!("nomad-api-{}.test", release.api));
     cached(&file, |out| {
         let out = absolute(out)?;
         let scratch = Scratch::new("api-tests")?;
@@ -115,12 +116,11 @@ pub(crate) fn api_tests(release: &Release) -> Result<PathBuf> {
 }
 
 /// A directory with the compiled tests of these packages below `e2e`, and of `e2e` itself as `framework`. Built once
-/// per target directory, version and packages.
+/// per version and packages.
 pub(crate) fn e2e_tests(release: &Release, packages: &[&str]) -> Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     packages.hash(&mut hasher);
-    let dir =
-        local::target_dir().join("interop").join(format!("nomad-e2e-{}-{:016x}", release.module, hasher.finish()));
+    let dir = local::peers()?.join(format!("nomad-e2e-{}-{:016x}", release.module, hasher.finish()));
     cached(&dir, |out| {
         fs::create_dir_all(out)?;
         let scratch = Scratch::new("e2e-tests")?;
@@ -142,7 +142,7 @@ pub(crate) fn e2e_tests(release: &Release, packages: &[&str]) -> Result<PathBuf>
 pub(crate) const DRIVER_PACKAGES: &[&str] = &["rawexec", "exec"];
 
 /// A directory with the compiled tests of [`DRIVER_PACKAGES`], where a driver of ours that hands its calls to a plugin
-/// has the place of the stock ones. Built once per target directory, version and source.
+/// has the place of the stock ones. Built once per version and source.
 pub(crate) fn driver_tests(release: &Release) -> Result<PathBuf> {
     let from = workspace::root().join("xtask/interop/go-driver-proxy");
     let file = |name: &str| from.join(format!("{name}.go"));
@@ -150,8 +150,7 @@ pub(crate) fn driver_tests(release: &Release) -> Result<PathBuf> {
     for name in DRIVER_PACKAGES.iter().chain(&["proxy"]) {
         fs::read(file(name)).with_context(|| format!("could not read {}", file(name).display()))?.hash(&mut hasher);
     }
-    let dir =
-        local::target_dir().join("interop").join(format!("nomad-drivers-{}-{:016x}", release.module, hasher.finish()));
+    let dir = local::peers()?.join(format!("nomad-drivers-{}-{:016x}", release.module, hasher.finish()));
     cached(&dir, |out| {
         let out = absolute(out)?;
         fs::create_dir_all(&out)?;
@@ -244,27 +243,41 @@ pub(crate) fn nomad(release: &Release, out: &Path) -> Result<()> {
         .run_patiently()
 }
 
-/// A stock Nomad agent, built once per target directory and version.
+/// A stock Nomad agent, built once per version.
 pub(crate) fn nomad_cached(release: &Release) -> Result<PathBuf> {
-    let file = local::target_dir().join("interop").join(format!("nomad-{}", release.module));
+    let file = local::peers()?.join(format!("nomad-{}", release.module));
     cached(&file, |out| nomad(release, out))
 }
 
-/// Builds `file` unless it is there; a build that fails or is interrupted leaves nothing under that name. Who asks for
-/// the same file meanwhile waits, and finds it built.
+/// Builds `file` unless it is there; a build that fails leaves nothing, one that is interrupted nothing under that
+/// name. Who asks for the same file meanwhile, also in another process, waits and finds it built.
 pub(crate) fn cached(file: &Path, build: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
-    static BUILDS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
-    let one = {
-        let mut builds = BUILDS.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(builds.entry(file.to_owned()).or_default())
-    };
-    let _at_a_time = one.lock().unwrap_or_else(PoisonError::into_inner);
+    let _at_a_time = lock(file)?;
     if !file.exists() {
         let unfinished = file.with_extension(format!("{}.new", std::process::id()));
-        build(&unfinished)?;
-        fs::rename(&unfinished, file).with_context(|| format!("could not put {} in place", file.display()))?;
+        let built = build(&unfinished).and_then(|()| {
+            fs::rename(&unfinished, file).with_context(|| format!("could not put {} in place", file.display()))
+        });
+        if let Err(error) = built {
+            // A file or a directory; nothing at all where the build has not come far.
+            drop(fs::remove_file(&unfinished));
+            drop(fs::remove_dir_all(&unfinished));
+            return Err(error);
+        }
     }
     Ok(file.to_owned())
+}
+
+/// The lock of a peer, until it is dropped or this process dies.
+fn lock(file: &Path) -> Result<fs::File> {
+    let (Some(dir), Some(name)) = (file.parent(), file.file_name()) else {
+        bail!("a peer cannot be at {}", file.display())
+    };
+    let locks = dir.join(LOCKS);
+    fs::create_dir_all(&locks)
+        .and_then(|()| fs::File::create(locks.join(name)))
+        .and_then(|lock| lock.lock().map(|()| lock))
+        .with_context(|| format!("could not lock {}", file.display()))
 }
 
 /// A Go program of one file, whose dependencies come from the Go module registry.
@@ -312,13 +325,13 @@ impl GoProgram {
         [(dir.join(self.main), "main.go"), (dir.join("go.mod.template"), "go.mod")]
     }
 
-    /// Built once per target directory and source.
+    /// Built once per source.
     pub(crate) fn cached(&self) -> Result<PathBuf> {
         let mut hasher = DefaultHasher::new();
         for (file, _) in self.files() {
             fs::read(&file).with_context(|| format!("could not read {}", file.display()))?.hash(&mut hasher);
         }
-        let file = local::target_dir().join("interop").join(format!("{}-{:016x}", self.name, hasher.finish()));
+        let file = local::peers()?.join(format!("{}-{:016x}", self.name, hasher.finish()));
         cached(&file, |out| self.build(out))
     }
 
@@ -365,5 +378,24 @@ mod tests {
             }
         });
         assert_eq!(builds.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_failed_build_leaves_nothing() {
+        let scratch = Scratch::new("cached-failed").expect("a directory");
+        let tree = scratch.0.join("tree");
+        let fill = |dir: &Path| {
+            fs::create_dir(dir)?;
+            Ok(fs::write(dir.join("file"), "whole")?)
+        };
+        let failed = cached(&tree, |out| {
+            fill(out)?;
+            bail!("no more")
+        });
+        assert_eq!(failed.expect_err("a failed build").to_string(), "no more");
+        let found = cached(&tree, fill);
+        assert_eq!(fs::read_to_string(found.expect("no failure").join("file")).expect("a file"), "whole");
+        let left = fs::read_dir(&scratch.0).expect("the directory").flatten().map(|entry| entry.file_name());
+        assert_eq!(left.filter(|name| name != LOCKS).collect::<Vec<_>>(), ["tree"]);
     }
 }

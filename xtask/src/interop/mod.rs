@@ -59,9 +59,9 @@ mod vault;
 mod vm;
 mod web;
 
-use std::time::Instant;
+use std::{path::PathBuf, time::Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use crate::{book, builds, chaos, model, packages::Skip, peer};
 
@@ -317,9 +317,20 @@ const BY_NAME: &[(&str, &str)] = &[
 /// The check that only computes, while all others wait for processes most of the time: it runs beside them.
 const COMPUTES: &str = "model";
 
-/// Checks that wait for daemons of their own nearly all the time, and share nothing with others: they run beside them,
-/// one after the other.
-const WAIT: &[&str] = &["slurm", "htcondor", "ecs"];
+/// Checks that wait for daemons of their own most of the time, and share nothing with others: they run beside them, one
+/// after the other. All lanes are of about the same length.
+const WAIT: &[&str] = &[
+    "slurm",
+    "htcondor",
+    "ecs",
+    "docker",
+    "docker-remote",
+    "batch",
+    "docker-conformance",
+    "vault",
+    "identity-verifier",
+    "stock-driver-tests",
+];
 
 /// Runs the checks of these names, or all.
 pub(crate) fn run(names: &[&str]) -> Result<()> {
@@ -398,14 +409,37 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Builds the peers that take minutes, for what the first checks leave of the cores. The check that needs one waits for
-/// it, and tells why it could not be built.
-fn build_peers() {
-    if rustix::process::setpriority_process(None, 19).is_ok() {
-        for release in [&peer::NOMAD_1_9, &peer::NOMAD_NEWEST] {
-            drop(peer::nomad_cached(release));
+/// A peer that is built, and what builds it.
+type Peer = (&'static str, fn() -> Result<PathBuf>);
+
+/// Peers that take long to build, in the order in which checks ask for them.
+const PEERS: &[Peer] = &[
+    ("go-raw-exec", || peer::GO_RAW_EXEC.cached()),
+    ("go-exec-driver", || peer::GO_EXEC_DRIVER.cached()),
+    ("go-remote-driver", || peer::GO_REMOTE_DRIVER.cached()),
+    ("nomad-1.9", || peer::nomad_cached(&peer::NOMAD_1_9)),
+    ("stock-driver-tests", || peer::driver_tests(&peer::NOMAD_1_9)),
+    ("autoscaler", peer::autoscaler),
+    ("go-host", || peer::GO_HOST.cached()),
+    ("stock-api-tests", || peer::api_tests(&peer::NOMAD_1_9)),
+    ("stock-e2e", stock_e2e::tests),
+    ("go-jobs-parse", || peer::GO_JOBS_PARSE.cached()),
+    ("nomad-newest", || peer::nomad_cached(&peer::NOMAD_NEWEST)),
+];
+
+/// Builds peers that take long, for what others leave of the cores. A check that needs one meanwhile waits for it.
+pub(crate) fn build_peers() -> Result<()> {
+    // Of this thread, and of what it starts.
+    rustix::process::setpriority_process(None, 19).context("could not lower the priority of a thread")?;
+    for (name, build) in PEERS {
+        let begun = Instant::now();
+        match build() {
+            Ok(_) => eprintln!("peer {name}: there after {:.1} s", begun.elapsed().as_secs_f64()),
+            // The check that needs it tries again, and tells why it cannot run.
+            Err(error) => eprintln!("peer {name}: could not be built: {error:#}"),
         }
     }
+    Ok(())
 }
 
 /// The check, and how many seconds it took.

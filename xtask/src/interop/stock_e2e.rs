@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Mutex,
     time::Duration,
 };
@@ -86,7 +86,7 @@ pub(crate) fn check() -> Result<()> {
     packages::need_go()?;
     let source = peer::nomad_module(&peer::NOMAD_1_9)?.join("e2e");
     every_package_is_spoken_for(&source)?;
-    let tests = peer::e2e_tests(&peer::NOMAD_1_9, RUN)?;
+    let tests = tests()?;
     let stock = peer::nomad_cached(&peer::NOMAD_1_9)?;
     let both = [("nomad", stock), ("drover", program())];
     let mut wrong = Vec::new();
@@ -103,6 +103,11 @@ pub(crate) fn check() -> Result<()> {
     }
     ensure!(wrong.is_empty(), "{} contradictions to xtask/interop/stock-e2e.txt:\n{}", wrong.len(), wrong.join("\n"));
     Ok(())
+}
+
+/// The compiled tests, built once.
+pub(super) fn tests() -> Result<PathBuf> {
+    peer::e2e_tests(&peer::NOMAD_1_9, RUN)
 }
 
 /// The part of the list that holds for a command line: `nomad:` and `drover:` before a name limit a line to one.
