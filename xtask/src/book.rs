@@ -54,10 +54,10 @@ pub(crate) fn build() -> Result<PathBuf> {
     Ok(book.join("index.html"))
 }
 
-/// The program, installed once per target directory and release. Unoptimised it builds in 45 seconds of one core, and
-/// the book in a fifth of one.
+/// The program, installed once per release. Unoptimised it builds in 45 seconds of one core, and the book in a fifth of
+/// one.
 fn mdbook() -> Result<PathBuf> {
-    let file = local::target_dir().join("interop").join(format!("mdbook-{}", MDBOOK.replace('.', "-")));
+    let file = local::peers()?.join(format!("mdbook-{}", MDBOOK.replace('.', "-")));
     peer::cached(&file, |out| {
         let dir = out.with_extension("build");
         let words = [

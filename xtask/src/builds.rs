@@ -33,7 +33,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::words;
-    use crate::{interop::completion, process::Run, workspace};
+    use crate::{interop::completion, model, process::Run, workspace};
 
     /// Cargo's plan of a build. It is not a stable feature, so cargo is told to be patient; nothing is built.
     fn plan<'a>(words: impl IntoIterator<Item = &'a str>) -> Value {
@@ -95,11 +95,18 @@ mod tests {
             "drover-driver-raw-exec",
             "drover-driver-mock",
             "drover-driver-remote-exec",
+            "simulate",
         ];
         assert_eq!(
             again(&tests, &plan(words(&programs))),
             Vec::<String>::new(),
             "features differ between the builds of .ci/run"
+        );
+        let model = plan(["test", "--no-run"].into_iter().chain(model::BUILT));
+        assert_eq!(
+            again(&tests, &model),
+            Vec::<String>::new(),
+            "features differ between the tests and those that the model is played with"
         );
         let shells = plan(["test", "--no-run"].into_iter().chain(completion::CHOSEN));
         assert_eq!(

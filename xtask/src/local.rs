@@ -38,6 +38,22 @@ pub(crate) fn target_dir() -> PathBuf {
     std::path::absolute(&given).unwrap_or(given)
 }
 
+/// Where peers that were built or installed are kept, for all checkouts of this machine. Each name holds the version,
+/// or a hash of the source; who changes how one is built changes its name, too.
+pub(crate) fn peers() -> Result<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let dir = peers_by(set).unwrap_or_else(|| target_dir().join("peers"));
+    let dir = std::path::absolute(&dir).unwrap_or(dir);
+    fs::create_dir_all(&dir).with_context(|| format!("could not make the directory of peers {}", dir.display()))?;
+    Ok(dir)
+}
+
+/// What the environment says of it: the place itself, or that of the user's caches.
+fn peers_by(set: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+    let caches = || set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
+    set("DROVER_PEERS").or_else(|| caches().map(|caches| caches.join("drover-peers")))
+}
+
 /// Processes whose executable, working directory, command line or environment names `dir`: pid → command line.
 pub(crate) fn processes_of(dir: &Path) -> BTreeMap<u32, String> {
     testkit::processes_of(dir)
@@ -105,4 +121,23 @@ pub(crate) fn ends_of_logs(dir: &Path) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::peers_by;
+
+    #[test]
+    fn peers_are_where_the_environment_says_first() {
+        let by = |given: &[(&str, &str)]| {
+            peers_by(|name| given.iter().find(|(of, _)| *of == name).map(|(_, value)| PathBuf::from(value)))
+        };
+        let all = [("DROVER_PEERS", "/own"), ("XDG_CACHE_HOME", "/caches"), ("HOME", "/home/a")];
+        assert_eq!(by(&all), Some("/own".into()));
+        assert_eq!(by(&all[1..]), Some("/caches/drover-peers".into()));
+        assert_eq!(by(&all[2..]), Some("/home/a/.cache/drover-peers".into()));
+        assert_eq!(by(&[]), None);
+    }
 }

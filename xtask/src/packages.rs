@@ -156,7 +156,7 @@ pub(crate) fn go() -> Result<PathBuf> {
     if Run::new("go", ["version"]).succeeds() {
         return Ok("go".into());
     }
-    let dir = local::target_dir().join("interop").join("go");
+    let dir = local::peers()?.join(GO.replace("==", "-"));
     let own = dir.join("bin/go");
     if Run::new(&own, ["version"]).succeeds() {
         return Ok(own);

@@ -34,8 +34,15 @@ pub enum Need<'a> {
     },
     /// Any capability in the namespace.
     AnyIn(&'a str),
-    /// The services of the namespace: `read-job`, or the identity of a task anywhere.
+    /// The services of the namespace: `read-job`, or the identity of a task or a node anywhere.
     Services(&'a str),
+    /// The identity of a node, whichever it is.
+    SomeNode,
+    /// The identity of this node, which takes over the data of an allocation. No policy gives it.
+    Successor {
+        /// The id of the node.
+        id: &'a str,
+    },
     /// A capability for a node pool.
     NodePool {
         /// The pool.
@@ -105,8 +112,10 @@ impl fmt::Display for Need<'_> {
             }
             Self::AnyIn(namespace) => write!(f, "any capability in namespace {namespace:?}"),
             Self::Services(namespace) => {
-                write!(f, "read-job in namespace {namespace:?}, or the identity of a task")
+                write!(f, "read-job in namespace {namespace:?}, or the identity of a task or a node")
             }
+            Self::SomeNode => f.write_str("the identity of a node"),
+            Self::Successor { id } => write!(f, "the identity of node {id}, which takes over the data"),
             Self::NodePool { name, capability } => write!(f, "node_pool {name:?} {}", capability.name()),
             Self::AnyNodePool(capability) => write!(f, "{} for some node_pool", capability.name()),
             Self::HostVolume { name, any_of } => {
@@ -160,6 +169,14 @@ pub enum Why<'a> {
     Identity,
     /// The identity of a node has it for itself.
     Itself,
+    /// The identity of any node has it without a policy.
+    Node,
+    /// The identity of the node that takes over the data has it.
+    Successor,
+    /// The identity of this node is needed, and that of another node was shown.
+    OtherNode,
+    /// The identity of a node is needed, and the caller is no node.
+    NoNode,
     /// A block of these policies decides.
     Block {
         /// Kind of the block, such as `namespace`.
@@ -188,6 +205,10 @@ impl fmt::Display for Why<'_> {
             Self::OnlyManagement => f.write_str("the token is no management token"),
             Self::Identity => f.write_str("the identity of a task may, without a policy"),
             Self::Itself => f.write_str("a node may this to itself"),
+            Self::Node => f.write_str("the identity of a node may, without a policy"),
+            Self::Successor => f.write_str("the node that takes over the data may read where it comes from"),
+            Self::OtherNode => f.write_str("the caller is another node"),
+            Self::NoNode => f.write_str("the caller is no node"),
             Self::Block { kind, label, gives, policies } => {
                 let several = if policies.len() == 1 { "policy" } else { "policies" };
                 write!(f, "{several} {}: {kind}", policies.join(", "))?;
@@ -283,6 +304,13 @@ impl Access {
             }
             Need::AnyIn(namespace) => self.in_namespace(namespace, &Capability::ALL[1..]),
             Need::Services(_) if self.identity.is_some() => yes(Why::Identity),
+            Need::Services(_) | Need::SomeNode if self.node_id.is_some() => yes(Why::Node),
+            Need::SomeNode => no(Why::NoNode),
+            Need::Successor { id } => match self.node_id.as_deref() {
+                Some(own) if own == id => yes(Why::Successor),
+                Some(_) => no(Why::OtherNode),
+                None => no(Why::NoNode),
+            },
             Need::Services(namespace) => self.in_namespace(namespace, &[Capability::ReadJob]),
             Need::NodePool { name, capability } => by_name("node_pool", &self.node_pools, name, &[capability]),
             Need::AnyNodePool(capability) => anywhere("node_pool", &self.node_pools, &[capability]),

@@ -171,6 +171,36 @@ fn a_task_reads_what_is_its_own() {
 }
 
 #[test]
+fn the_node_that_takes_data_over_reads_where_it_comes_from_and_no_other_does() {
+    let node = Access::of_node("n1".to_owned());
+    let task = of(&[]).with_identity(Identity {
+        namespace: "default".to_owned(),
+        job: "web".to_owned(),
+        group: "g".to_owned(),
+        task: Some("t".to_owned()),
+    });
+    let person = of(&["node { policy = \"write\" } namespace \"*\" { policy = \"write\" }"]);
+    let (own, other) = (Need::Successor { id: "n1" }, Need::Successor { id: "n2" });
+    for (access, need, allowed, why) in [
+        (&node, own, true, "the node that takes over the data may read where it comes from"),
+        (&node, other, false, "the caller is another node"),
+        (&task, own, false, "the caller is no node"),
+        (&person, own, false, "the caller is no node"),
+        (&node, Need::SomeNode, true, "the identity of a node may, without a policy"),
+        (&task, Need::SomeNode, false, "the caller is no node"),
+        (&person, Need::SomeNode, false, "the caller is no node"),
+        (&node, Need::Services("anywhere"), true, "the identity of a node may, without a policy"),
+    ] {
+        let decision = access.decide(&need);
+        assert_eq!((decision.allowed, &*decision.why.to_string()), (allowed, why), "{need}");
+        assert_eq!(access.allows(&need), allowed, "{need}");
+    }
+    let reads = Need::Namespace { namespace: "default", any_of: &[Capability::ReadFs, Capability::ReadJob] };
+    assert!(!node.allows(&reads), "of other allocations it reads nothing");
+    assert_eq!(own.to_string(), "the identity of node n1, which takes over the data");
+}
+
+#[test]
 fn standings() {
     assert!(Access::management().allows(&Need::Management) && Access::management().allows(&Need::Valid));
     assert!(Access::none().allows(&Need::Open) && !Access::none().allows(&Need::Valid));

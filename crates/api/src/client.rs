@@ -302,6 +302,14 @@ impl ApiClient {
         client
     }
 
+    /// The same client with requests about this namespace. It shares the connections.
+    #[must_use]
+    pub fn with_namespace(&self, namespace: &str) -> Self {
+        let mut client = self.clone();
+        namespace.clone_into(&mut client.options.namespace);
+        client
+    }
+
     /// Asks an endpoint for an object; None with its headers when there is none. A blocking query for what does not
     /// exist goes on from their index.
     ///

@@ -62,7 +62,8 @@ macro_rules! endpoints {
         Get (ns ReadJob) [job_submission -> Submission = jobs::submission, "Reads the source text \
         of a job."];
     "/v1/job/*id/revert" (id)
-        Put (ns SubmitJob RevertJob)
+        Put (handler "`submit-job` or `revert-job` in the namespace of the request; a mount of each host volume of \
+            that version")
             [job_revert (JobRevertRequest) -> JobRegisterResponse = job_writes::revert, "Returns a job to an earlier \
             version."];
     "/v1/job/*id/stable" (id)
@@ -112,7 +113,7 @@ macro_rules! endpoints {
     "/v1/allocation/:id/services" (id)
         Get (alloc ReadJob)
             [alloc_services -> Vec<ServiceRegistration> = services::of_alloc, "Lists the services of an allocation."];
-    "/v1/allocation/:id" (id) Get (alloc ReadJob) [alloc -> AllocDetail = allocs::get, "Reads an allocation."];
+    "/v1/allocation/:id" (id) Get (former ReadJob) [alloc -> AllocDetail = allocs::get, "Reads an allocation."];
     "/v1/evaluations" () Get (ns ReadJob) [evals -> Vec<Evaluation> = evals::list,
         "Lists evaluations."] Delete (management)
             [evals_delete (EvalDeleteRequest) -> EvalDeleteResponse = evals::delete, "Deletes evaluations while \
@@ -239,7 +240,7 @@ macro_rules! endpoints {
             not isolate tasks") [alloc_exec -> Raw = exec::exec, "Runs a command in a task, over \
         a websocket."];
     "/v1/client/allocation/:alloc/snapshot" (alloc)
-        Get (alloc ReadFs) [alloc_snapshot -> Raw = proxy::by_alloc, "Archives the directory of an allocation."];
+        Get (former ReadFs) [alloc_snapshot -> Raw = proxy::archive, "Archives the directory of an allocation."];
     "/v1/client/identity" ()
         Get (node Read) [node_identity -> NodeIdentity = proxy::by_node, "Reads the claims of a node's identity."];
     "/v1/client/identity/renew" ()
@@ -446,7 +447,7 @@ macro_rules! endpoints {
             [introduce (IntroductionRequest) -> IntroductionToken = nodes::introduce, "Makes an introduction token, \
             which admits new nodes."];
     "/v1/acl/explain" ()
-        Put (handler "a valid token; about another token a management token")
+        Put (handler "nothing; about another token a management token")
             [acl_explain (AclExplainRequest) -> AclExplanation = explain::explain, "Says which rule of a token's \
             policies allows or denies a request. Ours."];
     "/v1/acl/auth-methods" ()

@@ -55,8 +55,49 @@ pub const RELAYED_HEADER: &str = "drover-relayed-from";
 /// Metadata of a session's call: the identity that servers have signed for the node.
 pub const IDENTITY_HEADER: &str = "drover-node-identity";
 
-/// Largest message that either side sends or accepts. A full set of allocations is split well below it.
+/// Largest message that either side sends or accepts. Lists of allocations, orders and updates are split well below it;
+/// only a node of an earlier release gets a full set as one message.
 pub const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
+
+/// Bytes of one message of a list that goes in several: so few that heartbeats and their answers soon follow.
+pub const PIECE_BYTES: usize = 1024 * 1024;
+
+/// A list as messages of so many bytes at most. An object that has more makes a longer one, by itself.
+#[derive(Debug)]
+pub struct Pieces<T> {
+    so_far: Vec<T>,
+    last: T,
+    bytes: usize,
+    most: usize,
+}
+
+impl<T: Default> Pieces<T> {
+    /// No message yet. `most` is in bytes: [`PIECE_BYTES`], or more for a peer that takes one message only.
+    #[must_use]
+    pub fn of(most: usize) -> Self {
+        Self { so_far: Vec::new(), last: T::default(), bytes: 0, most }
+    }
+
+    /// The message that the next object goes into, which has so many bytes.
+    pub fn with_room(&mut self, bytes: usize) -> &mut T {
+        if self.bytes > 0 && self.bytes.saturating_add(bytes) > self.most {
+            self.so_far.push(std::mem::take(&mut self.last));
+            self.bytes = 0;
+        }
+        self.bytes = self.bytes.saturating_add(bytes);
+        &mut self.last
+    }
+
+    /// All messages: one that is empty where nothing was added. `mark` gets each, and whether another one follows.
+    #[must_use]
+    pub fn finish(self, mark: impl Fn(&mut T, bool)) -> Vec<T> {
+        let mut all = self.so_far;
+        all.push(self.last);
+        let last = all.len() - 1;
+        all.iter_mut().enumerate().for_each(|(at, piece)| mark(piece, at < last));
+        all
+    }
+}
 
 /// A part of a message that could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -118,6 +159,20 @@ mod tests {
         let hello = |protocol, newest_protocol| spoken_by(&Hello { protocol, newest_protocol, ..Hello::default() });
         assert_eq!((hello(1, 0), hello(1, 3)), (1..=1, 1..=3));
         assert_eq!((versions(&(1..=1)), versions(&(2..=4))), ("1".to_owned(), "2 to 4".to_owned()));
+    }
+
+    #[test]
+    fn a_piece_takes_what_fits_and_one_object_at_least() {
+        let pieces = |most, objects: &[usize]| {
+            let mut pieces = Pieces::<Vec<usize>>::of(most);
+            objects.iter().for_each(|bytes| pieces.with_room(*bytes).push(*bytes));
+            // A zero where another one follows.
+            pieces.finish(|piece, more| piece.extend(more.then_some(0)))
+        };
+        let all = [vec![4, 6, 0], vec![1, 0], vec![30, 0], vec![2, 0], vec![9]];
+        assert_eq!(pieces(10, &[4, 6, 1, 30, 2, 9]), all);
+        assert_eq!(pieces(usize::MAX, &[usize::MAX, 1]), [[usize::MAX, 1]], "one message only");
+        assert_eq!(pieces(10, &[]), [[0_usize; 0]]);
     }
 
     #[test]

@@ -71,6 +71,23 @@ impl ApiArgs {
     }
 }
 
+/// ` -namespace NAME` for a command that the person is told to type; empty where the command reaches that namespace
+/// without it.
+pub(crate) fn namespace_flag(namespace: &str) -> String {
+    flag_beside(namespace, &ClientOptions::from_env().namespace)
+}
+
+/// The same beside the namespace that the environment names.
+fn flag_beside(namespace: &str, of_environment: &str) -> String {
+    let named = |name: &str| if name.is_empty() { "default".to_owned() } else { name.to_owned() };
+    let namespace = named(namespace);
+    if namespace == "default" && named(of_environment) == "default" {
+        String::new()
+    } else {
+        format!(" -namespace {namespace}")
+    }
+}
+
 /// A connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Conn(ApiClient);
@@ -146,6 +163,10 @@ impl Conn {
     pub(crate) fn namespace(&self) -> &str {
         Some(self.0.options().namespace.as_str()).filter(|namespace| !namespace.is_empty()).unwrap_or("default")
     }
+    /// The same connection with requests about this namespace.
+    pub(crate) fn in_namespace(&self, namespace: &str) -> Self {
+        Self(self.0.with_namespace(namespace))
+    }
     /// Asks, and does not look at the answer.
     pub(crate) async fn tell<T>(&self, call: Call<T>) -> Result<()> {
         self.bytes(call).await.map(drop)
@@ -197,5 +218,31 @@ impl Conn {
     /// Whether there is a token.
     pub(crate) fn token(&self) -> Option<&str> {
         Some(self.0.options().token.as_str()).filter(|token| !token.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ApiArgs, Conn, flag_beside};
+
+    #[test]
+    fn commands_to_type_name_the_namespace_that_they_would_miss() {
+        for (namespace, of_environment, flag) in [
+            ("", "", ""),
+            ("default", "", ""),
+            ("default", "default", ""),
+            ("prod", "", " -namespace prod"),
+            ("prod", "prod", " -namespace prod"),
+            ("default", "prod", " -namespace default"),
+        ] {
+            assert_eq!(flag_beside(namespace, of_environment), flag, "{namespace:?} {of_environment:?}");
+        }
+    }
+
+    #[test]
+    fn a_connection_is_about_another_namespace() {
+        let args = ApiArgs { namespace: Some("*".to_owned()), ..ApiArgs::default() };
+        let conn = Conn::open(&args).expect("a connection");
+        assert_eq!((conn.namespace(), conn.in_namespace("prod").namespace()), ("*", "prod"));
     }
 }

@@ -22,6 +22,7 @@ use hooks::{
     host_volumes::VolumePlugins,
     identities::Identities,
     launch::Launch,
+    migrate,
     network::Networks,
     secrets::Secrets,
     sticky::FormerData,
@@ -112,11 +113,6 @@ fn keeps_cores(config: &ClientConfig, cpu: &fingerprint::Cpu) -> Result<(), Stri
     Ok(())
 }
 
-/// How long final states may take to reach a server when the agent stops.
-const FLUSH: Duration = Duration::from_secs(2);
-/// How long a new node waits for its drivers before it registers: a server that hears of the node first would find no
-/// place for a job that is registered at once. A stock node waits for up to 50 s.
-const DRIVERS: Duration = Duration::from_secs(3);
 /// How long loops may take to leave their records complete.
 const LOOPS: Duration = Duration::from_secs(10);
 
@@ -205,7 +201,12 @@ impl Client {
             let status = status.clone();
             Arc::new(move || status.lock().unwrap_or_else(PoisonError::into_inner).http_server())
         })
-        .with_tls(config.tls.as_ref().map(|tls| tls.dialer(tls::Peer::Server)));
+        .with_tls(config.tls.as_ref().map(|tls| tls.dialer(tls::Peer::Server)))
+        .with_identity({
+            let (status, signed) = (status.clone(), signed.clone());
+            // Servers that let everybody in need not see it.
+            move || signed.token().filter(|_| status.lock().unwrap_or_else(PoisonError::into_inner).acl)
+        });
         let stop = CancellationToken::new();
         let places = Places::of(&config);
         let foreign = config.plugin_dir.is_some();
@@ -246,6 +247,7 @@ impl Client {
             present: Box::new(Here(allocs.clone())),
             discovery: discovery.clone(),
             seeds: seeds.clone(),
+            patience: migrate::PATIENCE,
         };
         let secrets = Arc::new(Secrets {
             env: env.clone(),
@@ -443,12 +445,12 @@ impl Client {
             loops.push(tokio::spawn(ledger.clone().run()));
         }
         loops.push(tokio::spawn({
-            let stop = stop.clone();
+            let (stop, patience) = (stop.clone(), config.patience.registration);
             async move {
                 if new {
                     tokio::select! {
                         () = stop.cancelled() => {}
-                        _ = tokio::time::timeout(DRIVERS, drivers_known) => {}
+                        _ = tokio::time::timeout(patience, drivers_known) => {}
                     }
                 }
                 session.run().await;
@@ -504,7 +506,7 @@ impl Client {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let _ = tokio::time::timeout(FLUSH, flushed).await;
+        let _ = tokio::time::timeout(inner.config.patience.flush, flushed).await;
         inner.stop.cancel();
         // Whoever answers knows this client.
         inner.task_apis.answered_by(None);

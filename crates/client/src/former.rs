@@ -242,7 +242,7 @@ mod tests {
         let runs = [None, Some((None, false)), Some((Some(vec![1]), false)), Some((None, true))];
         let task = |driver: &&str| Task { name: (*driver).into(), driver: (*driver).into(), ..Task::default() };
         let group = TaskGroup { name: "g".into(), tasks: drivers.iter().map(task).collect(), ..TaskGroup::default() };
-        let job = Job { id: "j".into(), task_groups: vec![group], ..Job::default() };
+        let job = Job { id: "j".into(), task_groups: vec![group].into(), ..Job::default() };
         let alloc =
             Allocation { id: AllocId(uuid::Uuid::from_u128(1)), task_group: "g".into(), ..Allocation::default() };
         let record = |run: Option<(Option<Vec<u8>>, bool)>| {

@@ -61,7 +61,7 @@ mod tests {
     fn what_is_equal_is_one_piece_of_memory_and_what_is_not_stays_as_it_came() {
         let task = Task { name: "t".into(), ..Task::default() };
         let group = TaskGroup { name: "g".into(), tasks: vec![task], ..TaskGroup::default() };
-        let job = Job { id: "j".into(), namespace: "n".into(), task_groups: vec![group], ..Job::default() };
+        let job = Job { id: "j".into(), namespace: "n".into(), task_groups: vec![group].into(), ..Job::default() };
         let mut known = KnownJob::new(job.clone(), StoredJob::new(Vec::new()));
         let alloc = |node: &str, disk: i64, group: &str| {
             let mut resources = AllocatedResources::default();

@@ -26,6 +26,7 @@ mod elsewhere;
 pub mod error;
 mod former;
 mod handle;
+mod heard;
 mod host_volumes;
 pub mod http;
 mod inventory;

@@ -7,7 +7,7 @@
 //! once.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     io,
     sync::{Arc, Mutex},
     time::Duration,
@@ -20,7 +20,7 @@ use api::node_rpc::{
 use futures::future::BoxFuture;
 use hooks::tokens::{self, AskTokens};
 use hyper_util::rt::TokioIo;
-use model::{AllocId, Allocation, ClusterId, DynamicVolume, Job, JobKey, Node, RemoteOrder, StoreIndex};
+use model::{AllocId, Allocation, ClusterId, DynamicVolume, Job, JobKey, Node, RemoteOrder};
 use node_record::{
     lease::{BootInstant, Lease},
     membership::{Meaning, Membership, Ticket, WRITTEN_WITHIN},
@@ -40,7 +40,7 @@ use tonic::{
     transport::{Channel, Endpoint, Uri},
 };
 
-use crate::{credentials::Credentials, host_volumes::Told, known_job::KnownJob};
+use crate::{credentials::Credentials, heard::Heard, host_volumes::Told};
 
 /// What a server says.
 #[derive(Debug)]
@@ -142,7 +142,7 @@ pub(crate) struct Session {
 
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
-enum Ended {
+pub(crate) enum Ended {
     #[error("connect to {server}: {why}")]
     Connect { server: String, why: String },
     #[error("no answer from {0} within {1:?}")]
@@ -185,6 +185,13 @@ fn pause_after(servers: usize, failures: u32) -> Duration {
     BACKOFF_FIRST.saturating_mul(1 << (failures / servers).min(7)).min(BACKOFF_MAX) / servers
 }
 
+/// The pause after a server has refused this node, or the node the server. Neither changes its mind soon, but a person
+/// who has restored the wrong directory may mend that at once. Servers wait longer than a lease before they give up a
+/// node: after a third of the last one there is time left for the connection.
+fn pause_after_refusal(last_lease: Duration) -> Duration {
+    if last_lease.is_zero() { REFUSED_WITHOUT_LEASE } else { (last_lease / 3).clamp(REFUSED_LEAST, REFUSED_MOST) }
+}
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_OPENING: Duration = Duration::from_secs(1);
 
@@ -192,12 +199,10 @@ const FIRST_OPENING: Duration = Duration::from_secs(1);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
-/// A server that refuses our identity will not change its mind soon.
-const REFUSED_PAUSE: Duration = Duration::from_secs(30);
-
-/// Above this many, jobs that no allocation uses are dropped; one that is referred to again makes the session start
-/// over.
-const JOBS_KEPT: usize = 1024;
+/// Bounds of the pause after a refusal, and the pause of a node that no server has granted a lease yet.
+const REFUSED_LEAST: Duration = Duration::from_secs(1);
+const REFUSED_MOST: Duration = Duration::from_secs(30);
+const REFUSED_WITHOUT_LEASE: Duration = BACKOFF_MAX;
 
 /// Lists and orders that wait for the disk: beyond these the session begins anew, with whole lists.
 const WAITING: usize = 1024;
@@ -208,10 +213,6 @@ struct Waiting {
     since: BootInstant,
     message: ToNodeMessage,
 }
-
-/// Jobs that the server has sent in this session, by name, version and JobModifyIndex: one that was purged and
-/// registered anew begins again at version 0, and allocations of both may be on this node.
-type Jobs = HashMap<(JobKey, u64, StoreIndex), KnownJob>;
 
 impl Session {
     /// Runs until the node stops.
@@ -244,7 +245,9 @@ impl Session {
                     return;
                 }
             }
+            let mut last_lease = Duration::ZERO;
             self.set_status(|s| {
+                last_lease = s.lease;
                 s.connected = false;
                 s.waits_since = None;
                 s.last_error = ended.to_string();
@@ -257,13 +260,12 @@ impl Session {
             let pause = match &ended {
                 Ended::Stopping => return,
                 Ended::ServersChanged | Ended::Reset => Duration::ZERO,
-                Ended::Refused { retry: false, .. } | Ended::Elsewhere(_) => REFUSED_PAUSE,
-                _ => {
-                    // Nodes that lost the same server must not come back in step.
-                    let spread = uuid::Uuid::new_v4().as_u128() % 1000;
-                    pause_after(servers.len(), failures).mul_f64(0.75 + 0.25 * spread as f64 / 1000.0)
-                }
+                Ended::Refused { retry: false, .. } | Ended::Elsewhere(_) => pause_after_refusal(last_lease),
+                _ => pause_after(servers.len(), failures),
             };
+            // Nodes that lost the same server, or that it has refused, must not come back in step.
+            let spread = uuid::Uuid::new_v4().as_u128() % 1000;
+            let pause = pause.mul_f64(0.75 + 0.25 * spread as f64 / 1000.0);
             // Servers that answer "not me" are left behind at once; so is one that went away. A new list begins with
             // its first.
             turn = if matches!(ended, Ended::ServersChanged) { 0 } else { turn + 1 };
@@ -363,6 +365,7 @@ impl Session {
             region: self.region.clone(),
             protocol: *node_rpc::PROTOCOLS.start(),
             newest_protocol: *node_rpc::PROTOCOLS.end(),
+            takes_pieces: true,
             ..Hello::default()
         };
         self.membership.introduce(&mut hello);
@@ -455,7 +458,7 @@ impl Session {
         // Without any answer for this long the connection is taken for dead, early enough to find another server within
         // the lease.
         let patience = (interval * 3).max(lease / 3);
-        let mut jobs = Jobs::new();
+        let mut heard = Heard::default();
         // Whoever waits is told of the end of the session by the end of this.
         let mut asking = BTreeMap::<u64, AskTokens>::new();
         let mut questions = 0_u64;
@@ -496,11 +499,16 @@ impl Session {
                 }
                 () = membership.written(ticket.unwrap_or_default()), if ticket.is_some() => {
                     while let Some(next) = waiting.pop_front_if(|next| Some(next.ticket) <= ticket) {
-                        self.act_on(next.message, &mut jobs, &out)?;
+                        self.act_on(next.message, &mut heard, &out)?;
                     }
                     self.set_status(|s| s.waits_since = waiting.front().map(|first| first.since));
                 }
-                () = self.reset.notified() => return Err(Ended::Reset),
+                () = self.reset.notified() => {
+                    // What is asked for anew is what is on its way.
+                    if !heard.is_open() {
+                        return Err(Ended::Reset);
+                    }
+                }
                 () = self.outbox.ready() => {
                     for message in self.outbox.take() {
                         if let Err(ended) = give(&out, server, patience, message).await {
@@ -635,19 +643,15 @@ impl Session {
     }
 
     /// Hands on lists and orders whose mark is written.
-    fn act_on(&self, message: ToNodeMessage, jobs: &mut Jobs, out: &mpsc::Sender<FromNode>) -> Result<(), Ended> {
+    fn act_on(&self, message: ToNodeMessage, heard: &mut Heard, out: &mpsc::Sender<FromNode>) -> Result<(), Ended> {
         match message {
             ToNodeMessage::HostVolumes(told) => {
                 let read = |json: &Vec<u8>| node_rpc::from_json::<DynamicVolume>("a host volume", json);
                 let volumes = told.volumes_json.iter().map(read).collect::<Result<_, _>>()?;
                 self.hand_on(FromServer::HostVolumes(Told { volumes, answer: out.clone() }))
             }
-            ToNodeMessage::Allocs(allocs) => self.hand_on(decode_allocs(allocs, jobs)?),
-            ToNodeMessage::RemoteOrders(orders) => {
-                let read = |json: &Vec<u8>| node_rpc::from_json::<RemoteOrder>("a remote order", json);
-                let decoded = orders.orders_json.iter().map(read).collect::<Result<_, _>>()?;
-                self.hand_on(FromServer::Orders { full: orders.full, orders: decoded, released: orders.released })
-            }
+            ToNodeMessage::Allocs(allocs) => heard.allocs(allocs)?.map_or(Ok(()), |all| self.hand_on(all)),
+            ToNodeMessage::RemoteOrders(orders) => heard.orders(orders)?.map_or(Ok(()), |all| self.hand_on(all)),
             ToNodeMessage::UpdatesStored(stored) => {
                 self.outbox.stored(stored.seq);
                 Ok(())
@@ -713,48 +717,6 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-fn decode_allocs(message: node_rpc::Allocs, jobs: &mut Jobs) -> Result<FromServer, Ended> {
-    for json in message.jobs_json {
-        let job: Job = node_rpc::from_json("a job", &json)?;
-        let key = (job.key(), job.version, job.job_modify_index);
-        jobs.insert(key, KnownJob::new(job, StoredJob::new(json)));
-    }
-    // A server that does not name them has sent no more than one job of a name and version.
-    let indexes = message.job_indexes.iter().copied().map(Some).chain(std::iter::repeat(None));
-    // A server of an earlier release proves nothing.
-    let proofs = message.proofs.into_iter().chain(std::iter::repeat(String::new()));
-    let allocs = message
-        .allocs_json
-        .iter()
-        .zip(indexes)
-        .zip(proofs)
-        .map(|((json, index), proof)| {
-            let mut alloc: Allocation = node_rpc::from_json("an allocation", json)?;
-            let (job, version) = (alloc.job_key(), alloc.job_version);
-            let found = match index {
-                Some(index) => jobs.get_mut(&(job.clone(), version, index)),
-                None => jobs
-                    .iter_mut()
-                    .filter(|((k, v, _), _)| *k == job && *v == version)
-                    .max_by_key(|((.., index), _)| *index)
-                    .map(|(_, j)| j),
-            };
-            let Some(known) = found else {
-                // A new session makes the server send it again.
-                return Err(Ended::MissingJob { job, version });
-            };
-            known.share(&mut alloc);
-            let proof = (!proof.is_empty()).then(|| Arc::from(proof));
-            Ok(Placed { alloc: Arc::new(alloc), job: known.job.clone(), stored: known.stored.clone(), proof })
-        })
-        .collect::<Result<_, Ended>>()?;
-    if jobs.len() > JOBS_KEPT {
-        jobs.retain(|_, known| Arc::strong_count(&known.job) > 1);
-    }
-    let removed = message.removed.iter().filter_map(|id| id.parse().ok()).collect();
-    Ok(FromServer::Allocs { full: message.full, allocs, removed })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -796,36 +758,10 @@ mod tests {
     }
 
     #[test]
-    fn allocations_of_a_job_and_of_its_namesake_after_a_purge_keep_their_own() {
-        let job = |index: StoreIndex| Job {
-            id: "j".into(),
-            name: format!("registered at {index}"),
-            job_modify_index: index,
-            ..Job::default()
-        };
-        let alloc =
-            |n: u128| Allocation { id: AllocId(uuid::Uuid::from_u128(n)), job_id: "j".into(), ..Allocation::default() };
-        let names = |message: node_rpc::Allocs, jobs: &mut Jobs| -> Vec<String> {
-            let FromServer::Allocs { allocs, .. } = decode_allocs(message, jobs).expect("decodes") else {
-                panic!("allocations expected")
-            };
-            allocs.into_iter().map(|placed| placed.job.name.clone()).collect()
-        };
-        let mut jobs = Jobs::new();
-        let both = node_rpc::Allocs {
-            allocs_json: [1, 2].map(|n| node_rpc::to_json(&alloc(n))).into(),
-            jobs_json: [7, 30].map(|index| node_rpc::to_json(&job(index))).into(),
-            job_indexes: vec![7, 30],
-            ..node_rpc::Allocs::default()
-        };
-        assert_eq!(names(both, &mut jobs), ["registered at 7", "registered at 30"]);
-        let later = |job_indexes| node_rpc::Allocs {
-            allocs_json: vec![node_rpc::to_json(&alloc(1))],
-            job_indexes,
-            ..node_rpc::Allocs::default()
-        };
-        assert_eq!(names(later(vec![7]), &mut jobs), ["registered at 7"], "sent before, in the same session");
-        assert_eq!(names(later(Vec::new()), &mut jobs), ["registered at 30"], "a server that does not say which");
-        assert!(matches!(decode_allocs(later(vec![8]), &mut jobs), Err(Ended::MissingJob { .. })));
+    fn a_refused_node_rests_for_a_third_of_its_last_lease_within_bounds() {
+        let after = |lease| pause_after_refusal(Duration::from_millis(lease)).as_millis();
+        // Leases: of fresh servers, of tests, of a server that may hardly lead any more, of large clusters.
+        assert_eq!([10_000, 3000, 1, 60_000, 600_000].map(after), [3333, 1000, 1000, 20_000, 30_000]);
+        assert_eq!(after(0), 5000, "no server has granted one");
     }
 }

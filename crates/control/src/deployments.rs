@@ -17,8 +17,8 @@ mod orders;
 use std::{collections::BTreeSet, fmt::Write, sync::Arc};
 
 use model::{
-    AllocId, Deployment, DeploymentId, DeploymentStatus, DesiredTransition, Evaluation, Job, StoreIndex, TimestampNs,
-    Trigger, deployment::DeploymentGroup, plan::DeploymentUpdate,
+    AllocId, Deployment, DeploymentId, DeploymentStatus, DesiredTransition, EvalStatus, Evaluation, Job, StoreIndex,
+    TimestampNs, Trigger, deployment::DeploymentGroup, plan::DeploymentUpdate,
 };
 use state::{Batch, Change, State};
 
@@ -29,8 +29,12 @@ pub use orders::{DeploymentChanged, SetHealth, give_up, pause, promote, set_heal
 
 /// Description of a deployment that unhealthy allocations have failed.
 const UNHEALTHY: &str = "Failed due to unhealthy allocations";
+/// Nanoseconds. An evaluation that rests for no longer looks soon enough: where plans contend, another one beside it
+/// would contend as well.
+const SOON: TimestampNs = 2_000_000_000;
 
-/// Healthy allocations in a group of a deployment: canaries before promotion, and all.
+/// Healthy allocations in a group of a deployment: canaries before promotion, and all. Reads each of its allocations:
+/// ask the group's own counter first, which is never lower.
 fn healthy(state: &State, d: &Deployment, group: &str) -> (i32, i32) {
     let live = state
         .allocs_by_deployment(d.id)
@@ -57,11 +61,11 @@ fn tries(g: &DeploymentGroup) -> bool {
 /// node. The replacement has the full time, from its own placement on.
 fn due(state: &State, d: &Deployment, name: &str, g: &DeploymentGroup) -> Option<TimestampNs> {
     let at = Some(g.require_progress_by_ns).filter(|at| *at != 0 && g.placed_allocs > 0)?;
-    if healthy(state, d, name).1 >= needed(g) {
-        return None;
-    }
     if g.healthy_allocs < needed(g) {
         return Some(at);
+    }
+    if healthy(state, d, name).1 >= needed(g) {
+        return None;
     }
     let span = g.progress_deadline.nanos();
     let tried = || state.allocs_by_deployment(d.id).filter(|a| *a.task_group == *name && a.healthy() != Some(true));
@@ -193,12 +197,15 @@ fn fate(state: &State, d: &Deployment, now: TimestampNs) -> Fate {
     if d.status == DeploymentStatus::Paused {
         return Fate::Nothing;
     }
-    let complete = |(name, g): (&Arc<str>, &DeploymentGroup)| !tries(g) && healthy(state, d, name).1 >= g.desired_total;
+    let complete = |(name, g): (&Arc<str>, &DeploymentGroup)| {
+        !tries(g) && g.healthy_allocs >= g.desired_total && healthy(state, d, name).1 >= g.desired_total
+    };
     if !d.groups.is_empty() && d.groups.iter().all(complete) {
         return Fate::Ends(DeploymentStatus::Successful, "Deployment completed successfully");
     }
-    let ready =
-        |(name, g): (&Arc<str>, &DeploymentGroup)| g.auto_promote && healthy(state, d, name).0 >= g.desired_canaries;
+    let ready = |(name, g): (&Arc<str>, &DeploymentGroup)| {
+        g.auto_promote && g.healthy_allocs >= g.desired_canaries && healthy(state, d, name).0 >= g.desired_canaries
+    };
     let mut waiting = d.groups.iter().filter(|(_, g)| tries(g)).peekable();
     if waiting.peek().is_some() && waiting.all(ready) {
         return Fate::Promote;
@@ -211,15 +218,24 @@ fn fate(state: &State, d: &Deployment, now: TimestampNs) -> Fate {
             reverts: late.any(|(_, g)| g.auto_revert),
         };
     }
-    let news: StoreIndex = state
-        .allocs_by_deployment(d.id)
-        .filter_map(|alloc| alloc.deployment_status.as_ref())
-        .filter(|health| health.healthy == Some(true))
-        .map(|health| health.modify_index)
-        .max()
-        .unwrap_or(0);
-    let seen = state.evals_by_job(&key).map(|eval| eval.create_index).max().unwrap_or(0);
-    if news > seen { Fate::Next } else { Fate::Nothing }
+    let seen = state.evals_by_job(&key).map(|eval| looks_at(eval, now)).max().unwrap_or(0);
+    // A deployment changes with the health of its allocations.
+    let news = d.modify_index > seen
+        && state
+            .allocs_by_deployment(d.id)
+            .filter_map(|alloc| alloc.deployment_status.as_ref())
+            .any(|health| health.healthy == Some(true) && health.modify_index > seen);
+    if news { Fate::Next } else { Fate::Nothing }
+}
+
+/// Up to which index an evaluation has seen the job's allocations, or will soon. One that waits for a time far away, or
+/// for room, only knows what it was made from.
+fn looks_at(eval: &Evaluation, now: TimestampNs) -> StoreIndex {
+    match eval.status {
+        EvalStatus::Complete | EvalStatus::Blocked => eval.snapshot_index,
+        EvalStatus::Pending if eval.wait_until <= now + SOON => eval.create_index,
+        EvalStatus::Pending | EvalStatus::Failed | EvalStatus::Canceled => 0,
+    }
 }
 
 /// Unhealthy allocations end the deployment of a group without a progress deadline, and of one without attempts left.

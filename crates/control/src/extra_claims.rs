@@ -248,7 +248,7 @@ mod tests {
     fn a_job_names_claims_of_its_namespace_only() {
         let job = |identity: Identity| {
             let task = Task { identities: vec![identity], ..Task::default() };
-            Job { task_groups: vec![TaskGroup { tasks: vec![task], ..TaskGroup::default() }], ..Job::default() }
+            Job { task_groups: vec![TaskGroup { tasks: vec![task], ..TaskGroup::default() }].into(), ..Job::default() }
         };
         let space = namespace(&[("r", "")], &[("o", ""), ("p", "")]);
         assert_eq!(unknown(&space, &job(named(&["o", "r"]))), Vec::<String>::new());

@@ -9,7 +9,7 @@
 mod suspicion;
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet, hash_map::Entry},
     time::Duration,
 };
 
@@ -25,6 +25,9 @@ pub struct Leases {
     /// Nodes without a lease: only the end of the wait for them matters.
     cut_off: HashSet<NodeId>,
     order: BTreeSet<(Boot, NodeId)>,
+    /// How many decisions that make a node ready wait for the disk. While there is one, the node is not gone: it would
+    /// get its lease after it was lost.
+    expected: HashMap<NodeId, usize>,
     /// Until when the servers suspected themselves, while most nodes stay silent.
     suspected_until: Option<Boot>,
     /// When and why leases last got their full time again.
@@ -95,6 +98,14 @@ impl Leases {
             self.set(node, at_least);
         }
     }
+    /// Waits once more for the nodes that cannot have their lease yet.
+    fn await_expected(&mut self, now: Boot, wait: Duration) {
+        for node in self.due(now) {
+            if self.expected.contains_key(&node) {
+                self.set(node, now + wait);
+            }
+        }
+    }
     fn remove(&mut self, node: NodeId) {
         self.cut_off.remove(&node);
         if let Some(old) = self.until.remove(&node) {
@@ -126,20 +137,33 @@ impl Leases {
     }
 
     /// The node is about to be ready, and gets its lease once that is stored. It keeps a present lease; without one,
-    /// the servers wait for it.
+    /// the servers wait for it, in either case no shorter than before. It is not gone until
+    /// [`Leases::expect_no_more`] has followed each call.
     pub fn expect(&mut self, node: NodeId, until: Boot) {
+        *self.expected.entry(node).or_default() += 1;
+        let until = self.until.get(&node).map_or(until, |old| until.max(*old));
         if !self.renew(node, until) {
             self.watch(node, until);
         }
     }
 
-    /// Whether the node holds a lease, or the servers wait for it.
-    #[must_use]
-    pub fn knows(&self, node: NodeId) -> bool {
-        self.until.contains_key(&node)
+    /// What [`Leases::expect`] has told of is stored, or refused: from now on the node is gone when its time is over.
+    pub fn expect_no_more(&mut self, node: NodeId) {
+        if let Entry::Occupied(mut expected) = self.expected.entry(node) {
+            *expected.get_mut() -= 1;
+            if *expected.get() == 0 {
+                expected.remove();
+            }
+        }
     }
 
-    /// Forgets the lease of a node.
+    /// Whether the node holds a lease, the servers wait for it, or it is about to be ready.
+    #[must_use]
+    pub fn knows(&self, node: NodeId) -> bool {
+        self.until.contains_key(&node) || self.expected.contains_key(&node)
+    }
+
+    /// Forgets the lease of a node. One that is about to be ready gets another.
     pub fn forget(&mut self, node: NodeId) {
         self.remove(node);
     }
@@ -147,6 +171,7 @@ impl Leases {
     /// Ends the leases that have run out, or extends them on suspicion (see `suspicion`). `gap` is the delay of this
     /// look beyond its due time.
     pub fn look(&mut self, now: Boot, gap: Duration, rules: &Rules) -> Looked {
+        self.await_expected(now, rules.wait);
         let seen = self.seen(now, gap, rules);
         if self.suspected_until.is_some_and(|until| now >= until) && !most(seen.silent, seen.total) {
             self.suspected_until = None;

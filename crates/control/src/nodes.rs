@@ -17,6 +17,10 @@ use crate::{
 /// The earliest next look at a disconnected node, after the present one.
 const WATCH: Duration = Duration::from_millis(100);
 
+/// The next look at a disconnected node that is waited for without an end: its allocations may have ended, or their
+/// jobs wait no more.
+const ENDLESS: Duration = Duration::from_secs(300);
+
 /// The answer to a change of a node.
 #[derive(Clone, Debug, Default)]
 pub struct NodeChanged {
@@ -344,10 +348,8 @@ pub fn lose(state: &State, lost: &[NodeId], stamp: Stamp, ids: &mut Ids<'_>) -> 
         };
         let patience = scheduler::node_patience(state, id, stamp.now);
         if let Some(until) = patience {
-            if let Some(at) = until {
-                let wait = Duration::from_nanos(u64::try_from(at - stamp.now).unwrap_or(0)).max(WATCH);
-                loss.waits.push((id, Wait::For(wait)));
-            }
+            let left = |at| Duration::from_nanos(u64::try_from(at - stamp.now).unwrap_or(0)).max(WATCH);
+            loss.waits.push((id, Wait::For(until.map_or(ENDLESS, left))));
             if before == NodeStatus::Disconnected {
                 continue;
             }

@@ -33,7 +33,11 @@ pub fn decide(state: &State, updates: Vec<(NodeId, AllocClientUpdate)>, stamp: S
         // now.
         let failed = failed && (alloc.was_unknown() || attempts_left(state, alloc, stamp.now));
         let came_back = alloc.client_status == ClientStatus::Unknown && update.client_status != ClientStatus::Unknown;
-        if (failed || came_back)
+        // It ends as if it were done, and is not.
+        let stopped = update.client_status == ClientStatus::Complete
+            && !alloc.client_terminal()
+            && scheduler::stopped_by_node(alloc, &update.task_states);
+        if (failed || came_back || stopped)
             && alloc.desired_status == DesiredStatus::Run
             && let Some(job) = state.job(&alloc.job_key()).filter(|job| !job.stopped())
         {
@@ -54,6 +58,7 @@ pub fn decide(state: &State, updates: Vec<(NodeId, AllocClientUpdate)>, stamp: S
 
 #[cfg(test)]
 mod tests {
+    use lifecycle::alloc::events;
     use model::{AllocId, Job, Reschedule, TaskGroup, alloc::alloc_name};
     use uuid::Uuid;
 
@@ -73,7 +78,7 @@ mod tests {
             namespace: "default".into(),
             id: "web".into(),
             kind: "service".into(),
-            task_groups: vec![group],
+            task_groups: vec![group].into(),
             ..Job::default()
         };
         apply(&mut state, Change::UpsertJob { job: Box::new(job), submission: None }.into());
@@ -101,5 +106,58 @@ mod tests {
         );
         apply(&mut state, failed);
         assert_eq!(says(&state, own, ClientStatus::Failed).changes.len(), 1, "it is known");
+    }
+
+    /// It is complete by its status, and its work is not done.
+    #[test]
+    fn what_a_node_has_stopped_while_it_was_cut_off_is_looked_at() {
+        let node = NodeId(Uuid::from_u128(1));
+        let id = AllocId(Uuid::from_u128(0xa000));
+        let disconnect = model::Disconnect {
+            stop_on_client_after: Some(model::GoDuration::from_secs(5)),
+            ..model::Disconnect::default()
+        };
+        let task = model::Task { name: "t".into(), ..model::Task::default() };
+        let group =
+            TaskGroup { name: "g".into(), disconnect: Some(disconnect), tasks: vec![task], ..TaskGroup::default() };
+        let job = Job {
+            namespace: "default".into(),
+            id: "sum".into(),
+            kind: job_type::BATCH.into(),
+            task_groups: vec![group].into(),
+            ..Job::default()
+        };
+        let mut state = State::new();
+        state.apply(2, 1, Change::UpsertJob { job: Box::new(job), submission: None }.into()).unwrap();
+        let alloc = Allocation {
+            id,
+            namespace: "default".into(),
+            job_id: "sum".into(),
+            job: state.job(&JobKey::new("default", "sum")).cloned(),
+            name: alloc_name("sum", "g", 0).into(),
+            task_group: "g".into(),
+            node_id: node,
+            ..Allocation::default()
+        };
+        state.apply(3, 1, Change::UpsertAllocs(vec![alloc]).into()).unwrap();
+        let ends = [
+            (events::killed(1, "", true), 2),
+            (events::killing(1, model::GoDuration::ZERO, "", true), 2),
+            (events::killed(1, "", false), 1),
+            (events::terminated(1, 0, 0, false, ""), 1),
+        ];
+        for (event, changes) in ends {
+            let shown = format!("{event:?}");
+            let state_of =
+                model::TaskState { state: model::TaskRunState::Dead, events: vec![event], ..Default::default() };
+            let update = AllocClientUpdate {
+                id,
+                client_status: ClientStatus::Complete,
+                task_states: [("t".into(), state_of)].into(),
+                ..AllocClientUpdate::default()
+            };
+            let batch = decide(&state, vec![(node, update)], Stamp { index: 4, now: 1 }, &mut counted(4));
+            assert_eq!(batch.changes.len(), changes, "{shown}");
+        }
     }
 }

@@ -221,7 +221,7 @@ mod tests {
         let with = |identity: Option<Identity>, change: fn(&mut model::Allocation)| {
             let task = Task { name: "t".into(), identities: identity.into_iter().collect(), ..Task::default() };
             let group = model::TaskGroup { name: "g".into(), tasks: vec![task], ..model::TaskGroup::default() };
-            let job = model::Job { id: "a".into(), task_groups: vec![group], ..model::Job::default() };
+            let job = model::Job { id: "a".into(), task_groups: vec![group].into(), ..model::Job::default() };
             let mut alloc = model::Allocation {
                 id: Uuid::from_u128(7).into(),
                 job: Some(std::sync::Arc::new(job)),

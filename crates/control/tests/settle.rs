@@ -136,7 +136,7 @@ fn put_job(state: &mut State, n: usize, of: &AJob) {
         id: name.as_str().into(),
         kind: KINDS[of.kind].into(),
         submit_time: NOW,
-        task_groups: vec![group],
+        task_groups: vec![group].into(),
         ..Job::default()
     };
     let key = job.key();

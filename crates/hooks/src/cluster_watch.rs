@@ -12,12 +12,13 @@ use std::{
 };
 
 use api::shapes::VariableView;
-use model::{Namespace, ServiceRegistration, StoreIndex, canonical::DEFAULT_IDENTITY};
+use model::{Namespace, ServiceRegistration, StoreIndex};
 use template::{SecretData, SecretQuery, ServiceName, ServicePlace, Variable, VariableMeta};
 use tokio::{runtime::Handle, sync::watch, task::AbortHandle};
 
 use crate::{
     discovery::{Discovery, DiscoveryError},
+    read_token::{ReadToken, Shown},
     tokens::Tokens,
     vault::{Read, Reader, SecretReader, Vaults, Wanted},
 };
@@ -215,11 +216,11 @@ impl ClusterWatches {
         }
         let mut index = 0;
         let mut pause = PAUSES.0;
-        let mut token = None;
+        let mut reading = Reading::default();
         loop {
             let read = match &key {
                 ClusterKey::Variable { reader, .. } | ClusterKey::Variables { reader, .. } => {
-                    self.variable(reader, &key, &mut token, index).await
+                    self.variable(reader, &key, &mut reading, index).await
                 }
                 ClusterKey::Secret { .. } | ClusterKey::SecretNames { .. } => return,
                 ClusterKey::Places { namespace, name, choose } => {
@@ -266,48 +267,79 @@ impl ClusterWatches {
     }
 }
 
+/// What reads of variables go by, from one to the next.
+#[derive(Debug, Default)]
+struct Reading {
+    token: ReadToken,
+    /// How many tokens the servers have refused in a row at once, each just signed.
+    refusals: u32,
+}
+
+/// So many refusals say that the task has no right. One may be of a token that died on its way.
+const SURE: u32 = 2;
+
+/// The server refuses the token, or what is read with it.
+fn refused(error: &DiscoveryError) -> bool {
+    matches!(error, DiscoveryError::Client(error) if error.status().is_some_and(|status| status.as_u16() == 403))
+}
+
 impl ClusterWatches {
-    /// Reads one variable, or a list of them, as a task may. The index is 0 where it may not. `token`: of the task's
-    /// identity, from the read before.
+    /// Reads one variable, or a list of them, as a task may. The index is 0 where it may not.
+    ///
+    /// Servers refuse alike a token that has died – it has ended, its key was deleted – and one whose task has no
+    /// right. So a refusal counts only where the token was just signed and the read does not wait. Until it is sure
+    /// what was read stays.
     async fn variable(
         &self,
         reader: &Reader,
         key: &ClusterKey,
-        token: &mut Option<String>,
+        reading: &mut Reading,
         index: StoreIndex,
     ) -> Result<(ClusterData, StoreIndex), String> {
         let failed = |why: &dyn fmt::Display| format!("variables cannot be read: {why}");
-        let shown = match token.take() {
-            Some(token) => token,
-            None => {
-                let identity = vec![DEFAULT_IDENTITY.to_owned()];
-                let signed = self.0.tokens.sign(reader.alloc, &reader.task, identity).await;
-                let signed = signed.map_err(|error| failed(&error))?;
-                signed.into_iter().next().ok_or_else(|| failed(&"the servers have signed no token"))?.token
+        let mut from = index;
+        loop {
+            let shown = reading.token.next(&self.0.tokens, reader.alloc, &reader.task).await;
+            let shown = shown.map_err(|error| failed(&error))?;
+            match self.ask(key, &shown, from).await {
+                Ok(read) => {
+                    reading.refusals = 0;
+                    return Ok(read);
+                }
+                Err(error) if !refused(&error) => return Err(failed(&error)),
+                Err(_) => reading.token.forget(),
             }
-        };
-        let read = match key {
+            if shown.new && from == 0 {
+                reading.refusals = reading.refusals.saturating_add(1);
+            }
+            if reading.refusals >= SURE {
+                break;
+            }
+            from = 0;
+        }
+        Ok(match key {
+            ClusterKey::Variables { .. } => (ClusterData::Variables(Vec::new()), 0),
+            _ => (ClusterData::Denied, 0),
+        })
+    }
+
+    /// Asks the servers once.
+    async fn ask(
+        &self,
+        key: &ClusterKey,
+        token: &Shown,
+        index: StoreIndex,
+    ) -> Result<(ClusterData, StoreIndex), DiscoveryError> {
+        match key {
             ClusterKey::Variable { namespace, path, .. } => {
-                let read = self.0.discovery.variable(&shown, namespace, path, index).await;
+                let read = self.0.discovery.variable(token, namespace, path, index).await;
                 read.map(|(found, index)| (ClusterData::Variable(found.map(variable)), index))
             }
             ClusterKey::Variables { namespace, prefix, .. } => {
-                let read = self.0.discovery.variables(&shown, namespace, prefix, index).await;
+                let read = self.0.discovery.variables(token, namespace, prefix, index).await;
                 read.map(|(rows, index)| (ClusterData::Variables(rows.iter().map(meta).collect()), index))
             }
             _ => Err(DiscoveryError::NoServer),
-        };
-        match read {
-            Ok(read) => {
-                *token = Some(shown);
-                Ok(read)
-            }
-            // With the next read a new token is asked for: the key of this one may be gone.
-            Err(DiscoveryError::Client(error)) if error.status().is_some_and(|s| s.as_u16() == 403) => match key {
-                ClusterKey::Variables { .. } => Ok((ClusterData::Variables(Vec::new()), 0)),
-                _ => Ok((ClusterData::Denied, 0)),
-            },
-            Err(error) => Err(failed(&error)),
         }
     }
 }
@@ -471,5 +503,178 @@ mod tests {
         assert_eq!(other.known().data, None);
         drop(other);
         assert_eq!(watches.entries().len(), 1, "what was never known leaves nothing");
+    }
+
+    /// Servers with one variable, which sign tokens and refuse those that have died.
+    #[derive(Clone)]
+    struct Servers(Arc<watch::Sender<Held>>);
+
+    #[derive(Clone, Default)]
+    struct Held {
+        index: u64,
+        value: &'static str,
+        /// No token has a right.
+        denies: bool,
+        /// Nobody signs tokens.
+        silent: bool,
+        /// How many of the first tokens are dead.
+        dead: usize,
+        signed: usize,
+        refused: usize,
+        /// How long tokens live, in nanoseconds; 0 = for ever.
+        life_ns: i64,
+        /// When each was signed.
+        born: Vec<tokio::time::Instant>,
+    }
+
+    impl Held {
+        fn takes(&self, token: &str) -> bool {
+            let number =
+                token.strip_prefix("token-").and_then(|n| n.parse::<usize>().ok()).expect("one that was signed");
+            let ended =
+                self.life_ns > 0 && self.born[number].elapsed().as_nanos() >= self.life_ns.unsigned_abs().into();
+            number >= self.dead && !self.denies && !ended
+        }
+    }
+
+    impl Servers {
+        fn change(&self, change: impl FnOnce(&mut Held)) {
+            self.0.send_modify(|held| {
+                held.index += 1;
+                change(held);
+            });
+        }
+
+        /// What answers, and the watches that ask.
+        async fn start(held: Held) -> (Self, ClusterWatches) {
+            let servers = Self(Arc::new(watch::Sender::new(held)));
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+            let address = listener.local_addr().expect("address").to_string();
+            let answering = servers.clone();
+            tokio::spawn(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(answering.clone().answer(stream));
+                }
+            });
+            let (tokens, mut asked) = Tokens::new();
+            let signing = servers.clone();
+            tokio::spawn(async move {
+                while let Some(crate::tokens::AskTokens { answer, .. }) = asked.recv().await {
+                    let later = || crate::tokens::TokenError::Later("nobody signs".to_owned());
+                    let signed = if signing.0.borrow().silent { Err(later()) } else { Ok(vec![signing.sign()]) };
+                    let _ = answer.send(signed);
+                }
+            });
+            let discovery = Discovery::new(String::new(), Arc::new(move || Some(address.clone())));
+            (servers, ClusterWatches::new(discovery, tokens, Vaults::new(None, BOUND)))
+        }
+
+        fn sign(&self) -> api::node_rpc::SignedIdentity {
+            let (mut token, mut expires_ns) = (String::new(), 0);
+            self.0.send_modify(|held| {
+                (token, expires_ns) = (format!("token-{}", held.signed), held.life_ns);
+                held.signed += 1;
+                held.born.push(tokio::time::Instant::now());
+            });
+            api::node_rpc::SignedIdentity { identity: "default".to_owned(), token, issued_ns: 0, expires_ns }
+        }
+
+        async fn answer(self, mut stream: tokio::net::TcpStream) {
+            let (mut asked, mut state) = (vec![0; 4096], self.0.subscribe());
+            while let Ok(n @ 1..) = stream.read(&mut asked).await {
+                let request = String::from_utf8_lossy(&asked[..n]).into_owned();
+                let after =
+                    |what: &str| request.split_once(what).and_then(|(_, rest)| rest.split(['&', ' ', '\r']).next());
+                let of: u64 = after("index=").and_then(|n| n.parse().ok()).unwrap_or(0);
+                let wait: model::GoDuration = after("wait=").map(|w| w.parse().expect("a time")).unwrap_or_default();
+                let token = after("x-nomad-token: ").expect("a token").to_owned();
+                let news = state.wait_for(|held| held.index > of || held.dead > 0 && !held.takes(&token));
+                drop(tokio::time::timeout(wait.to_std(), news).await);
+                let held = state.borrow().clone();
+                let row = format!(
+                    r#"{{"Namespace":"default","Path":"a","ModifyIndex":{},"Items":{{"k":"{}"}}}}"#,
+                    held.index, held.value
+                );
+                let (status, body) = match (held.takes(&token), request.starts_with("GET /v1/vars")) {
+                    (false, _) => ("403 Forbidden", "Permission denied".to_owned()),
+                    (true, true) => ("200 OK", format!("[{row}]")),
+                    (true, false) => ("200 OK", row),
+                };
+                if status.starts_with("403") {
+                    self.0.send_modify(|held| held.refused += 1);
+                }
+                let (index, length) = (held.index, body.len());
+                let head = format!("HTTP/1.1 {status}\r\nx-nomad-index: {index}\r\ncontent-length: {length}\r\n\r\n");
+                if stream.write_all(format!("{head}{body}").as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn of_task(watches: &ClusterWatches) -> (Following, Following) {
+        let reader = || Reader { alloc: model::AllocId::default(), task: "t".to_owned() };
+        let namespace = || Namespace::from("default");
+        let one = ClusterKey::Variable { reader: reader(), namespace: namespace(), path: "a".to_owned() };
+        let list = ClusterKey::Variables { reader: reader(), namespace: namespace(), prefix: String::new() };
+        (watches.follow(one), watches.follow(list))
+    }
+
+    fn value(following: &Following) -> Option<String> {
+        match following.known().data.as_deref() {
+            Some(ClusterData::Variable(Some(found))) => found.items.get("k").cloned(),
+            _ => None,
+        }
+    }
+
+    fn listed(following: &Following) -> Option<usize> {
+        match following.known().data.as_deref() {
+            Some(ClusterData::Variables(rows)) => Some(rows.len()),
+            _ => None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_that_died_is_replaced_and_what_was_read_stays() {
+        let (servers, watches) = Servers::start(Held { index: 1, value: "1", ..Held::default() }).await;
+        let (one, list) = of_task(&watches);
+        let have = |wanted: &str, rows| value(&one).as_deref() == Some(wanted) && listed(&list) == Some(rows);
+        until(&watches, "the first answers", || have("1", 1)).await;
+
+        // Their key was deleted, and for a while nobody signs with another one.
+        servers.change(|held| (held.dead, held.silent, held.value) = (held.signed, true, "2"));
+        let in_trouble =
+            |following: &Following| following.known().trouble.is_some_and(|why| why.contains("nobody signs"));
+        until(&watches, "the trouble", || in_trouble(&one) && in_trouble(&list)).await;
+        assert!(have("1", 1), "what was read stays");
+        servers.change(|held| held.silent = false);
+        until(&watches, "what new tokens read", || have("2", 1) && !in_trouble(&list)).await;
+
+        // A right that is gone is something else.
+        servers.change(|held| (held.denies, held.dead) = (true, held.signed));
+        let denied = || one.known().data.as_deref() == Some(&ClusterData::Denied) && listed(&list) == Some(0);
+        until(&watches, "the refusals", denied).await;
+        servers.change(|held| held.denies = false);
+        until(&watches, "the right again", || have("2", 1)).await;
+    }
+
+    #[tokio::test]
+    async fn a_token_that_died_before_the_first_read_denies_nothing() {
+        let (servers, watches) = Servers::start(Held { index: 1, value: "1", dead: 1, ..Held::default() }).await;
+        let (one, _) = of_task(&watches);
+        until(&watches, "any answer", || one.known().data.is_some()).await;
+        assert_eq!(value(&one).as_deref(), Some("1"));
+        assert_eq!(servers.0.borrow().refused, 1);
+    }
+
+    #[tokio::test]
+    async fn tokens_are_renewed_before_they_end() {
+        let life_ns = 10_000_000_000;
+        let (servers, watches) = Servers::start(Held { index: 1, value: "1", life_ns, ..Held::default() }).await;
+        let (one, list) = of_task(&watches);
+        let mut state = servers.0.subscribe();
+        let renewed = state.wait_for(|held| held.signed >= 4);
+        tokio::time::timeout(BOUND, renewed).await.expect("in time").expect("it lives");
+        assert_eq!((servers.0.borrow().refused, value(&one).as_deref(), listed(&list)), (0, Some("1"), Some(1)));
     }
 }

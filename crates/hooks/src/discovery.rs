@@ -16,6 +16,8 @@ use api::{
 };
 use model::{Namespace, ServiceRegistration, StoreIndex};
 
+use crate::read_token::Shown;
+
 /// How long one read waits for a change.
 const WAIT: Duration = Duration::from_secs(60);
 
@@ -37,6 +39,9 @@ pub enum DiscoveryError {
 /// server names none, `None` without a session.
 pub(crate) type SessionServer = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
+/// The identity of this node, which its reads show; `None` = they show nothing.
+type Identity = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+
 /// A reader of services and variables. Cheap to clone; connections are shared.
 #[derive(Clone)]
 pub struct Discovery {
@@ -44,6 +49,8 @@ pub struct Discovery {
     server: SessionServer,
     /// Makes the connections to servers that answer over TLS.
     tls: Option<tls::Dialer>,
+    /// By which the servers know the node where requests need rights.
+    identity: Option<Identity>,
     /// The client of the last server, with that server's address.
     client: Arc<Mutex<Option<(String, ApiClient)>>>,
 }
@@ -57,13 +64,19 @@ impl fmt::Debug for Discovery {
 impl Discovery {
     /// A reader for the services of a region.
     pub fn new(region: String, server: SessionServer) -> Self {
-        Self { region, server, tls: None, client: Arc::default() }
+        Self { region, server, tls: None, identity: None, client: Arc::default() }
     }
 
     /// The same with the certificates of this agent.
     #[must_use]
     pub fn with_tls(self, tls: Option<tls::Dialer>) -> Self {
         Self { tls, ..self }
+    }
+
+    /// The same with what the node shows of itself: the token of its identity, asked for with each read.
+    #[must_use]
+    pub fn with_identity(self, identity: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { identity: Some(Arc::new(identity)), ..self }
     }
 
     /// The registrations of a service, by id, and their index. With an `index` other than 0, waits for a change of the
@@ -108,41 +121,49 @@ impl Discovery {
         Ok((answer.value, answer.meta.index))
     }
 
-    /// A variable, and its index; None = there is none. Waits as [`Self::service`] does. The servers decide by the
-    /// token whether it may be read.
+    /// A variable, and its index; None = there is none. Waits as [`Self::service`] does, as long as the token allows.
+    /// The servers decide by the token whether it may be read.
     ///
     /// # Errors
     /// See [`DiscoveryError`].
     pub(crate) async fn variable(
         &self,
-        token: &str,
+        token: &Shown,
         namespace: &Namespace,
         path: &str,
         index: StoreIndex,
     ) -> Result<(Option<VariableView>, StoreIndex), DiscoveryError> {
-        let call = call::variable(path).in_namespace(namespace).after(index, WAIT);
-        let answer = self.client()?.with_token(token).call_if_there(call).await?;
+        let call = call::variable(path).in_namespace(namespace).after(index, wait_of(token));
+        let answer = self.client()?.with_token(&token.text).call_if_there(call).await?;
         Ok((answer.value, answer.meta.index))
     }
 
-    /// The variables whose paths begin so and that the token may list. Waits as [`Self::service`] does.
+    /// The variables whose paths begin so and that the token may list. Waits as [`Self::variable`] does.
     ///
     /// # Errors
     /// See [`DiscoveryError`].
     pub(crate) async fn variables(
         &self,
-        token: &str,
+        token: &Shown,
         namespace: &Namespace,
         prefix: &str,
         index: StoreIndex,
     ) -> Result<(Vec<VariableView>, StoreIndex), DiscoveryError> {
-        let call = call::variables().with("prefix", prefix).in_namespace(namespace).after(index, WAIT);
-        let answer = self.client()?.with_token(token).call(call).await?;
+        let call = call::variables().with("prefix", prefix).in_namespace(namespace).after(index, wait_of(token));
+        let answer = self.client()?.with_token(&token.text).call(call).await?;
         Ok((answer.value, answer.meta.index))
     }
 
-    /// The HTTP client of the session's server.
+    /// The HTTP client of the session's server; it shows the identity of this node.
     pub(crate) fn client(&self) -> Result<ApiClient, DiscoveryError> {
+        let client = self.connected()?;
+        Ok(match self.identity.as_ref().and_then(|identity| identity()) {
+            Some(token) => client.with_token(&token),
+            None => client,
+        })
+    }
+
+    fn connected(&self) -> Result<ApiClient, DiscoveryError> {
         let server = (self.server)().ok_or(DiscoveryError::NoServer)?;
         if server.is_empty() {
             return Err(DiscoveryError::NoAddress);
@@ -161,6 +182,11 @@ impl Discovery {
     }
 }
 
+/// How long a read with this token waits for a change.
+fn wait_of(token: &Shown) -> Duration {
+    token.most.map_or(WAIT, |most| most.min(WAIT))
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::{
@@ -177,6 +203,7 @@ mod tests {
             let server = server.clone();
             Arc::new(move || server.lock().expect("lock").clone())
         });
+        let discovery = discovery.with_identity(|| Some("i.am.node".to_owned()));
         let namespace = Namespace::from("ns");
         assert!(matches!(discovery.service(&namespace, "web", 0).await, Err(DiscoveryError::NoServer)));
         *server.lock().expect("lock") = Some(String::new());
@@ -197,5 +224,6 @@ mod tests {
         assert_eq!((places[0].address.as_str(), places[0].port, index), ("10.0.0.1", 80, 42));
         let asked = server.await.expect("asked");
         assert!(asked.starts_with("GET /v1/service/web?namespace=ns&index=41&wait=1m"), "{asked}");
+        assert!(asked.contains("x-nomad-token: i.am.node\r\n"), "it says which node asks: {asked}");
     }
 }

@@ -24,10 +24,11 @@ use crate::{
     drivers::Drivers,
     files::{Look, Root},
     hook::{Given, Hook, Prepared, Starting},
+    identity_token::Token,
     paths,
     place::TaskPlace,
     task_config,
-    token_record::{Held, Token, load, save, variable},
+    token_record::{Held, load, save, variable},
     tokens::{TokenError, Tokens},
 };
 
@@ -70,15 +71,8 @@ fn write(place: &TaskPlace, task: &Task, view: PathView, keeper: Keeper, held: &
     Ok(())
 }
 
-/// New tokens, with their lifetime by this node's clock. The server's clock may differ. By it, a token half a lifetime
-/// old would cause requests without a pause.
 fn held(signed: Vec<SignedIdentity>, now: i64) -> Held {
-    let token = |s: SignedIdentity| {
-        let life = s.expires_ns.checked_sub(s.issued_ns).filter(|_| s.expires_ns > 0);
-        let expires_ns = life.map_or(0, |life| now.saturating_add(life.max(0)));
-        (s.identity, Token { text: s.token, issued_ns: now, expires_ns })
-    };
-    signed.into_iter().map(token).collect()
+    signed.into_iter().map(|s| (s.identity.clone(), Token::new(s, now))).collect()
 }
 
 /// When the tokens are due for renewal.

@@ -1,6 +1,9 @@
 //! A task of an allocation on this node, as its helpers see it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::AtomicU32},
+};
 
 use host::{
     dirs::{AllocDirs, TaskDirs},
@@ -11,8 +14,17 @@ use model::{Allocation, Job, Task, TaskEvent};
 
 use crate::network::SharedNetwork;
 
-/// Whether the allocation has taken over its former data. Its tasks share this, so that one of them does it.
-pub type Moved = Arc<tokio::sync::Mutex<bool>>;
+/// How far the allocation has taken over its former data. Its tasks share this, so that one of them does it.
+pub type Moved = Arc<Takeover>;
+
+/// The takeover of the former data of an allocation.
+#[derive(Debug, Default)]
+pub struct Takeover {
+    /// Held by the task that does it; true = there is nothing left to do.
+    pub(crate) done: tokio::sync::Mutex<bool>,
+    /// Starts, of this agent, that have waited for the data in vain.
+    pub(crate) failed: AtomicU32,
+}
 
 /// A task, its directories, and its inbox. It lives as long as anything works for the task.
 #[derive(Clone, Debug)]
@@ -31,6 +43,8 @@ pub struct TaskPlace {
     pub network: SharedNetwork,
     /// The allocation's; its data is taken over once.
     pub moved: Moved,
+    /// The task's restart policy lets no start follow the present one. Said at a start only.
+    pub last_start: bool,
 }
 
 impl TaskPlace {

@@ -3,12 +3,12 @@
 //! It moves the shared `alloc/data` and each task's `local`, by one rename each. An agent killed in between continues
 //! where it stopped.
 
-use std::{fs, io, path::PathBuf};
+use std::{fs, io, path::PathBuf, time::Duration};
 
 use host::{
     clock::now_ns,
     dirs::{AllocDirs, Keeper},
-    node_env::NodeEnv,
+    node_env::{NodeEnv, TaskSpec},
     seeds::Seeds,
 };
 use lifecycle::alloc::{events, machine::StartFailure};
@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     discovery::Discovery,
     hook::{Given, Hook, Prepared, Starting},
+    migrate,
     place::TaskPlace,
     present::Present,
 };
@@ -32,11 +33,13 @@ pub struct FormerData {
     pub discovery: Discovery,
     /// Names for attempts.
     pub seeds: Seeds,
+    /// How long one start asks for the data of another node that nobody gives it.
+    pub patience: Duration,
 }
 
 impl Hook for FormerData {
     fn before_start<'a>(&'a self, starting: &'a Starting<'a>, _: &'a mut Given) -> Prepared<'a> {
-        Box::pin(self.take_over(starting.place, starting.spec.group, starting.interrupted))
+        Box::pin(self.take_over(starting.place, starting.spec, starting.interrupted))
     }
 }
 
@@ -46,10 +49,11 @@ impl FormerData {
     async fn take_over(
         &self,
         place: &TaskPlace,
-        group: &TaskGroup,
+        spec: TaskSpec<'_>,
         interrupted: &CancellationToken,
     ) -> Result<(), StartFailure> {
-        self.bring(place, group, interrupted).await?;
+        let group = spec.group;
+        self.bring(place, spec, interrupted).await?;
         let previous = place.alloc.previous_allocation;
         if !wanted(group) || previous.is_nil() {
             return Ok(());
@@ -70,6 +74,13 @@ impl FormerData {
                 () = end.wait => {}
             }
         }
+        if migrate::unfinished(&from) {
+            let previous = previous.short();
+            let what = format!(
+                "The previous allocation {previous} never received the data of the one before it, the disk is empty"
+            );
+            place.tell(events::setup(now_ns(), &what));
+        }
         let to = place.dirs.clone();
         let tasks: Vec<String> = group.tasks.iter().map(|t| t.name.to_string()).collect();
         let moved =
@@ -83,7 +94,7 @@ impl FormerData {
 
 /// Whether the group keeps its data from one allocation to the next.
 pub fn wanted(group: &TaskGroup) -> bool {
-    group.ephemeral_disk.as_ref().is_some_and(|disk| disk.sticky == Some(true) || disk.migrate == Some(true))
+    group.migrates_data() || group.ephemeral_disk.as_ref().is_some_and(|disk| disk.sticky == Some(true))
 }
 
 pub(super) fn move_data(from: &AllocDirs, to: &AllocDirs, tasks: &[String]) -> io::Result<()> {

@@ -6,34 +6,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use lifecycle::identities::{exposed, renew_at};
+use lifecycle::identities::exposed;
 use model::{Task, canonical::DEFAULT_IDENTITY};
-use serde::{Deserialize, Serialize};
 
 use crate::{
     files::{Look, Root},
+    identity_token::Token,
     vault::{VARIABLE, token},
 };
-
-/// A token of a task; times by this node's clock.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Token {
-    pub(super) text: String,
-    pub(super) issued_ns: i64,
-    /// Expiry in Unix nanoseconds; 0 = never.
-    pub(super) expires_ns: i64,
-}
-
-impl Token {
-    /// When its renewal is due, in Unix nanoseconds; `None` = never.
-    pub(super) fn renew_at(&self, spread: u64) -> Option<i64> {
-        renew_at(self.issued_ns, self.expires_ns, spread)
-    }
-
-    pub(super) fn valid(&self, now: i64) -> bool {
-        self.expires_ns == 0 || now < self.expires_ns
-    }
-}
 
 /// Tokens by the name of their identity.
 pub(super) type Held = BTreeMap<String, Token>;

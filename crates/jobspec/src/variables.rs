@@ -536,9 +536,18 @@ fn with_bound(
     }
 }
 
+/// A local that is not evaluated yet.
+struct Local {
+    expression: Expression,
+    /// The locals that it names.
+    needs: BTreeSet<String>,
+    /// It asks for others by keys that are only known when it is evaluated, or for all of them.
+    computed: bool,
+}
+
 /// Evaluates locals, which may use each other in any order.
 pub(crate) fn locals(blocks: &[Block], context: &mut Context, diagnostics: &mut Vec<Diagnostic>) {
-    let mut pending: BTreeMap<String, (Expression, BTreeSet<String>)> = BTreeMap::new();
+    let mut pending: BTreeMap<String, Local> = BTreeMap::new();
     for block in blocks.iter().filter(|b| b.name == "locals") {
         for attribute in block.body.just_attributes(diagnostics) {
             if pending.contains_key(&attribute.name) {
@@ -550,24 +559,30 @@ pub(crate) fn locals(blocks: &[Block], context: &mut Context, diagnostics: &mut 
             }
             let mut found = Vec::new();
             references(&attribute.expression.expr, &mut BTreeSet::new(), &mut found);
-            let needs =
-                found.into_iter().filter(|(root, ..)| root == "local").filter_map(|(_, name, _)| name).collect();
-            pending.insert(attribute.name, (attribute.expression, needs));
+            let others = found.into_iter().filter(|(root, ..)| root == "local").map(|(_, name, _)| name);
+            let (named, computed): (Vec<_>, Vec<_>) = others.partition(Option::is_some);
+            let needs = named.into_iter().flatten().collect();
+            let local = Local { expression: attribute.expression, needs, computed: !computed.is_empty() };
+            pending.insert(attribute.name, local);
         }
     }
-    // Each round evaluates those whose needs are met; a round without any means a circle.
+    // Each round evaluates those whose needs are met; a round without any means a circle. What others with computed
+    // keys need shows only when they are evaluated: they come last, and again while one of them succeeds.
     context.variables.insert("local".into(), Value::Object(BTreeMap::new()));
     while !pending.is_empty() {
         let ready: Vec<String> = pending
             .iter()
-            .filter(|(_, (_, needs))| !needs.iter().any(|need| pending.contains_key(need)))
+            .filter(|(_, local)| !local.needs.iter().any(|need| pending.contains_key(need)))
             .map(|(name, _)| name.clone())
             .collect();
+        let known = |name: &&String| pending.get(*name).is_some_and(|local| !local.computed);
+        let first: Vec<String> = ready.iter().filter(known).cloned().collect();
+        let ready = if first.is_empty() { ready } else { first };
         if ready.is_empty() {
             let names: Vec<&str> = pending.keys().map(String::as_str).take(8).collect();
-            if let Some((expression, _)) = pending.values().next() {
+            if let Some(local) = pending.values().next() {
                 diagnostics.push(
-                    expression.diagnostic(
+                    local.expression.diagnostic(
                         "Locals in a circle",
                         format!("these locals need each other: {}", names.join(", ")),
                     ),
@@ -575,18 +590,28 @@ pub(crate) fn locals(blocks: &[Block], context: &mut Context, diagnostics: &mut 
             }
             break;
         }
+        let (mut progress, mut failed) = (false, Vec::new());
         for name in ready {
-            let Some((expression, _)) = pending.remove(&name) else {
+            let Some(local) = pending.remove(&name) else {
                 continue;
             };
-            match expression.evaluate(context) {
+            match local.expression.evaluate(context) {
                 Ok(value) => {
+                    progress = true;
                     // In place: copying all of them each time would be quadratic.
                     if let Some(Value::Object(values)) = context.variables.get_mut("local") {
                         values.insert(name, value);
                     }
                 }
+                Err(e) if local.computed => failed.push((name, local, e)),
                 Err(e) => diagnostics.push(e),
+            }
+        }
+        for (name, local, e) in failed {
+            if progress {
+                pending.insert(name, local);
+            } else {
+                diagnostics.push(e);
             }
         }
     }

@@ -336,3 +336,32 @@ fn what_is_overruled_is_said() {
     );
     assert_eq!((&*parsed.job.constraints[0].operator, &*parsed.job.constraints[0].right), ("regexp", "x"));
 }
+
+#[test]
+fn locals_may_use_computed_keys() {
+    let file = |key: &str| {
+        format!(
+            r#"
+variable "key" {{
+  default = "{key}"
+}}
+locals {{
+  a     = local[var.key][local.z]
+  b     = local.a
+  table = {{ (local.z) = "found", "${{var.key}}-2" = "more" }}
+  z     = "name"
+}}
+job "x" {{
+  meta {{
+    b    = local.b
+    more = local.table["table-2"]
+  }}
+}}
+"#
+        )
+    };
+    let job = read(&file("table")).unwrap_or_else(|e| panic!("{}", render(&e, false)));
+    assert_eq!(job["Meta"], json!({"b": "found", "more": "more"}));
+    let errors = lines(&read(&file("nothing")).expect_err("refused"));
+    assert!(errors[0].starts_with("job.hcl:6:"), "{errors:?}");
+}

@@ -112,6 +112,12 @@ impl Tracker {
         Decision::Restart { at: now.saturating_add(delay.nanos()), reason: "Restart within policy".to_owned() }
     }
 
+    /// Whether no start follows one that fails at `now`, by the policy, although another could help.
+    #[must_use]
+    pub fn is_spent(mut self, policy: &Restart, now: TimestampNs) -> bool {
+        matches!(self.on_end(policy, false, End::StartFailed, now, 0), Decision::Fail { .. })
+    }
+
     /// Keeps the cause when [`Tracker::on_end`] has spent an attempt; `before` is the tracker before. Drops the causes
     /// of a past interval.
     pub fn account(self, before: Self, charges: &mut RestartCharges, cause: impl FnOnce() -> RestartCharge) {
@@ -248,6 +254,28 @@ mod tests {
         assert_eq!(ended(&t.on_end(&p, false, bad, 160 * S, 1)), "fail");
         assert_eq!(ended(&t.on_end(&p, false, bad, 161 * S, 1)), "restart");
         assert_eq!(t.in_window, 1);
+    }
+
+    #[test]
+    fn a_policy_is_spent_when_its_attempts_are_and_its_interval_still_runs() {
+        for (attempts, mode, in_window, at, spent) in [
+            (0, "fail", 0, 100, true),
+            (0, "delay", 0, 100, true),
+            (2, "fail", 0, 110, false),
+            (2, "fail", 1, 110, false),
+            (2, "fail", 2, 110, true),
+            (2, "fail", 2, 160, true),
+            (2, "fail", 2, 161, false),
+            (2, "delay", 2, 110, false),
+        ] {
+            let t = Tracker { window_start: 100 * S, in_window };
+            assert_eq!(
+                t.is_spent(&policy(attempts, 60, 1, mode), at * S),
+                spent,
+                "{in_window} of {attempts} attempts, {mode}, {at} s"
+            );
+        }
+        assert!(!Tracker::default().is_spent(&policy(1, 60, 1, "fail"), 100 * S));
     }
 
     #[test]

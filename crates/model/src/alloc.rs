@@ -31,6 +31,10 @@ use crate::{
 /// Nomad's clients and event readers know.
 pub const MAX_RUN_EXCEEDED: &str = "allocation exceeded max_run_duration";
 
+/// Detail of the events `Killing` and `Killed` of a task that its node has stopped without an order: no server had
+/// answered the node for the group's `stop_on_client_after`.
+pub const CUT_OFF: &str = "cut_off";
+
 /// What the servers want.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

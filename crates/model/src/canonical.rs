@@ -246,9 +246,8 @@ impl Task {
         // A second default identity is a mistake of the user; validation reports what is left here.
         self.identities.append(&mut default);
         fill_text(&mut identity.name, DEFAULT_IDENTITY);
-        if identity.audience.is_empty() {
-            identity.audience.push(DEFAULT_IDENTITY_AUDIENCE.to_owned());
-        }
+        // Its node shows it to the servers, which take it for this audience only. Others have an identity of their own.
+        identity.audience = vec![DEFAULT_IDENTITY_AUDIENCE.to_owned()];
         for Identity { change_signal, .. } in std::iter::once(identity).chain(&mut self.identities) {
             *change_signal = change_signal.to_uppercase();
         }

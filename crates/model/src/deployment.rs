@@ -4,13 +4,14 @@
 //! running ─► successful | failed | cancelled        running ◄─► paused
 //! ```
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     go_duration::GoDuration,
     ids::{AllocId, DeploymentId, JobId, JobKey, Namespace, StoreIndex, TimestampNs},
+    map::Map,
 };
 
 /// Status of a deployment.
@@ -79,7 +80,7 @@ pub struct Deployment {
     pub is_multiregion: bool,
     /// By group.
     #[serde(rename = "TaskGroups")]
-    pub groups: BTreeMap<Arc<str>, DeploymentGroup>,
+    pub groups: Map<Arc<str>, DeploymentGroup>,
     /// Status.
     #[serde(rename = "Status")]
     pub status: DeploymentStatus,

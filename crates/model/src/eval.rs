@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ids::{DeploymentId, EvalId, JobId, JobKey, Namespace, NodeId, StoreIndex, TimestampNs},
     job::JobType,
+    map::Map,
     metrics::AllocMetric,
 };
 
@@ -154,7 +155,7 @@ pub struct Evaluation {
     pub annotate_plan: bool,
     /// Allocations of each group that wait for room.
     #[serde(rename = "QueuedAllocations")]
-    pub queued: BTreeMap<Arc<str>, i64>,
+    pub queued: Map<Arc<str>, i64>,
     /// Index of the snapshot that was scheduled on.
     #[serde(rename = "SnapshotIndex")]
     pub snapshot_index: StoreIndex,

@@ -15,6 +15,7 @@ use crate::{
         opaque::{api, many, one, told},
     },
     service::Service,
+    shared_list::SharedList,
     task::Task,
     task_blocks::{Consul, TaskSecret, Vault},
 };
@@ -135,7 +136,7 @@ pub struct Job {
     pub spreads: Vec<Spread>,
     /// Tasks that are placed on one node together.
     #[job(hcl = "group")]
-    pub task_groups: Vec<TaskGroup>,
+    pub task_groups: SharedList<TaskGroup>,
     /// Default update policy of the groups.
     #[job(in_place)]
     pub update: Option<Update>,
@@ -406,6 +407,11 @@ impl TaskGroup {
         let replace = own.and_then(|d| d.replace).unwrap_or(self.prevent_reschedule_on_lost != Some(true));
         let pick = own.and_then(|d| d.reconcile.as_deref()).and_then(Pick::by_name).unwrap_or_default();
         (lost_after.is_some() || !replace).then_some(Patience { lost_after, replace, pick })
+    }
+    /// Whether its data follows an allocation to another node.
+    #[must_use]
+    pub fn migrates_data(&self) -> bool {
+        self.ephemeral_disk.as_ref().is_some_and(|disk| disk.migrate == Some(true))
     }
     /// How long its nodes may be cut off before they stop its local tasks by themselves.
     #[must_use]

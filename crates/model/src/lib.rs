@@ -43,6 +43,7 @@ pub mod schema;
 pub mod secret;
 pub mod secret_rules;
 pub mod service;
+pub mod shared_list;
 pub mod signing;
 pub mod task;
 mod task_blocks;
@@ -90,6 +91,7 @@ pub use resources::{
 pub use scheduler_config::SchedulerConfig;
 pub use secret::Secret;
 pub use service::{Check, CheckResult, CheckStatus, RemoteServices, Service, ServiceEntry, ServiceRegistration};
+pub use shared_list::SharedList;
 pub use task::Task;
 pub use updates::{spec_hash, specification_changed, tasks_updated};
 pub use validate::{ValidationErrors, Warnings, validate};

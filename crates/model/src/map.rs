@@ -140,6 +140,13 @@ impl<K: Ord, V> Map<K, V> {
         };
         &mut self.0[at].1
     }
+    /// The value of a key, its type's default when it is missing.
+    pub fn or_default(&mut self, key: K) -> &mut V
+    where
+        V: Default,
+    {
+        self.or_insert_with(key, V::default)
+    }
     /// Removes a key and returns its value.
     pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::NodeId;
+use crate::{common::Text, ids::NodeId, map::Map};
 
 /// Metrics of one placement: what the scheduler considered.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -17,17 +17,17 @@ pub struct AllocMetric {
     /// Nodes in the pool.
     pub nodes_in_pool: i64,
     /// Nodes available by datacenter.
-    pub nodes_available: BTreeMap<String, i64>,
+    pub nodes_available: Map<String, i64>,
     /// Filtered, by class.
-    pub class_filtered: BTreeMap<String, i64>,
+    pub class_filtered: Map<String, i64>,
     /// Filtered, by the rule that was broken.
-    pub constraint_filtered: BTreeMap<String, i64>,
+    pub constraint_filtered: Map<String, i64>,
     /// Nodes without room.
     pub nodes_exhausted: i64,
     /// Without room, by class.
-    pub class_exhausted: BTreeMap<String, i64>,
+    pub class_exhausted: Map<String, i64>,
     /// Without room, by resource.
-    pub dimension_exhausted: BTreeMap<String, i64>,
+    pub dimension_exhausted: Map<String, i64>,
     /// Quotas exhausted.
     pub quota_exhausted: Vec<String>,
     /// By task: what could not be given.
@@ -69,7 +69,7 @@ pub struct NodeScore {
     pub node_id: NodeId,
     /// Parts by name (binpack, job-anti-affinity, node-affinity, allocation-spread …).
     #[serde(rename = "Scores")]
-    pub scores: BTreeMap<String, f64>,
+    pub scores: Map<Text, f64>,
     /// Their mean.
     #[serde(rename = "NormScore")]
     pub norm_score: f64,

@@ -8,6 +8,7 @@ use crate::{
     eval::Evaluation,
     ids::{AllocId, DeploymentId, EvalId, NodeId, StoreIndex},
     job::Job,
+    map::Map,
     metrics::AllocMetric,
 };
 
@@ -98,7 +99,7 @@ pub struct Decision {
     /// Groups that found no room, with the reasons.
     pub failed_groups: BTreeMap<Arc<str>, AllocMetric>,
     /// Allocations of each group still to be placed.
-    pub queued: BTreeMap<Arc<str>, i64>,
+    pub queued: Map<Arc<str>, i64>,
     /// One evaluation for each job that loses allocations to this plan: to be created with the part of the plan that
     /// displaces them.
     pub displaced: Vec<Evaluation>,

@@ -8,6 +8,7 @@ use crate::{
     go_duration::GoDuration,
     ids::{JobId, Namespace, StoreIndex},
     job::Meta,
+    map::Map,
     resources::AllocatedResources,
     scaling::ScalingEvent,
 };
@@ -233,7 +234,7 @@ pub struct JobSummary {
     /// Namespace of the job.
     pub namespace: Namespace,
     /// By group.
-    pub summary: BTreeMap<Arc<str>, GroupSummary>,
+    pub summary: Map<Arc<str>, GroupSummary>,
     /// Launched and dispatched jobs, for their parent.
     pub children: Option<JobChildren>,
     /// The launch of a periodic job that was made or left out last; Unix seconds. For the servers alone.

@@ -69,7 +69,10 @@ mod tests {
 
     fn job(max: Option<i64>) -> Job {
         let scaling = max.map(|max| Scaling { max: Some(max), kind: "horizontal".into(), ..Scaling::default() });
-        Job { task_groups: vec![TaskGroup { name: "g".into(), scaling, ..TaskGroup::default() }], ..Job::default() }
+        Job {
+            task_groups: vec![TaskGroup { name: "g".into(), scaling, ..TaskGroup::default() }].into(),
+            ..Job::default()
+        }
     }
 
     fn numbers(job: &Job) -> Option<(&str, u64, u64)> {

@@ -46,6 +46,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     go_duration::GoDuration,
     ids::{JobId, Namespace},
+    shared_list::SharedList,
 };
 
 /// One kind of block.
@@ -317,6 +318,13 @@ impl<T: Held> Held for Option<T> {
 }
 
 impl<T: Described + Held> Held for Vec<T> {
+    const SHAPE: Shape = Shape::Many(T::BLOCK);
+    fn fill_inside(&mut self) {
+        self.iter_mut().for_each(Held::fill_inside);
+    }
+}
+
+impl<T: Described + Held + Clone> Held for SharedList<T> {
     const SHAPE: Shape = Shape::Many(T::BLOCK);
     fn fill_inside(&mut self) {
         self.iter_mut().for_each(Held::fill_inside);

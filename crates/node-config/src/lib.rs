@@ -178,7 +178,7 @@ impl std::fmt::Debug for IntroduceWith {
     }
 }
 
-/// How long the node waits for drivers.
+/// How long the node waits for others: its drivers, servers, readers of output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// How long the node waits for a plugin at its start.
@@ -192,6 +192,11 @@ pub struct Patience {
     pub owed: (Duration, Duration),
     /// The allocation that shows the output of a remote task of the plain protocol; then the node reads it by itself.
     pub output: Duration,
+    /// How long a new node waits for its drivers before it registers: a server that hears of the node first would find
+    /// no place for a job that is registered at once. A stock node waits for up to 50 s.
+    pub registration: Duration,
+    /// How long final states may take to reach a server when the agent stops.
+    pub flush: Duration,
 }
 
 impl Default for Patience {
@@ -202,6 +207,8 @@ impl Default for Patience {
             stop: [5, 20, 80, 120, 120].map(Duration::from_secs).to_vec(),
             owed: (Duration::from_secs(5), Duration::from_secs(300)),
             output: Duration::from_secs(5),
+            registration: Duration::from_secs(3),
+            flush: Duration::from_secs(2),
         }
     }
 }

@@ -70,12 +70,13 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// # Errors
     /// Why the node is refused.
     fn admits(&self, node: &Node, shown: &Shown) -> Result<(), Farewell>;
-    /// A node says hello: registers it, updates its facts, and makes it ready. What it shows is judged again by the
-    /// state of the commit. From then on what former sessions of the node say is refused, here and below.
+    /// A node says hello: registers it, updates its facts, and makes it ready. It has a lease as soon as that is
+    /// durable. What it shows is judged again by the state of the commit. From then on what former sessions of the node
+    /// say is refused, here and below.
     fn register(&self, node: Node, shown: Shown, from: SessionId) -> Stored<()>;
     /// A node's facts have changed.
     fn update(&self, node: Node, from: SessionId) -> Stored<()>;
-    /// A node that counted as lost is heard again.
+    /// A node that counted as lost is heard again: makes it ready. It has a lease as soon as that is durable.
     fn ready_again(&self, from: SessionId) -> Stored<()>;
     /// A node reports an event of its own.
     fn record_event(&self, from: SessionId, event: NodeEvent) -> Stored<()>;
@@ -94,8 +95,6 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// How long a lease that is granted now may last. Shorter than usual where the servers' right to decide was
     /// confirmed a while ago, zero where it may have passed to another server.
     fn lease(&self) -> Duration;
-    /// Grants a lease, new or again, to a node that is ready in the state.
-    fn grant(&self, node: NodeId);
     /// Extends a lease. False when there is none: the node must become ready first.
     fn renew(&self, node: NodeId) -> bool;
 

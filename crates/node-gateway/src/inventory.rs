@@ -9,12 +9,12 @@ use prost::Message as _;
 /// Bytes of an inventory, with the text of each job once. A node with 10,000 allocations of as many jobs of 20 KiB says
 /// less than half of it.
 const MOST_BYTES: usize = 512 * 1024 * 1024;
-/// Pieces of an inventory. A node says 200 allocations in one.
-const MOST_PIECES: usize = 4096;
+/// Pieces of an inventory. A node says up to 200 allocations in one, or about 1 MiB.
+const MOST_PIECES: usize = 16 * 1024;
 
-/// The inventory that a session hears: one.
+/// What a session has heard of the one inventory that it takes.
 #[derive(Debug, Default)]
-pub(crate) struct Pieces {
+pub(crate) struct InventorySoFar {
     so_far: Vec<Inventory>,
     bytes: usize,
     /// Texts of jobs that were said: a node says one for each allocation, and it is kept once.
@@ -22,7 +22,7 @@ pub(crate) struct Pieces {
     whole: bool,
 }
 
-impl Pieces {
+impl InventorySoFar {
     /// Adds a piece; after the last one, all of them.
     ///
     /// # Errors
@@ -69,21 +69,21 @@ mod tests {
 
     #[test]
     fn a_large_node_is_heard_and_an_endless_one_is_not() {
-        let mut large = Pieces::default();
+        let mut large = InventorySoFar::default();
         for _ in 0..50 {
             assert_eq!(large.add(piece(200, 8 * 1024, true)), Ok(None));
         }
         assert_eq!(large.add(piece(0, 0, false)).unwrap().unwrap().len(), 51);
         assert!(large.add(piece(0, 0, false)).unwrap_err().contains("already"), "another one");
 
-        let mut endless = Pieces::default();
-        let heard = (0..10_000).take_while(|_| endless.add(piece(0, 0, true)).is_ok()).count();
+        let mut endless = InventorySoFar::default();
+        let heard = (0..100_000).take_while(|_| endless.add(piece(0, 0, true)).is_ok()).count();
         assert_eq!(heard, MOST_PIECES);
-        let mut heavy = Pieces::default();
+        let mut heavy = InventorySoFar::default();
         let heard = (0..100).take_while(|n| heavy.add(of_job(*n, 1, 60 * 1024 * 1024, true)).is_ok()).count();
         assert_eq!(heard, 8);
         // Many allocations of one large job are no more than that job.
-        let mut one = Pieces::default();
+        let mut one = InventorySoFar::default();
         assert!((0..12).all(|_| one.add(piece(1, 60 * 1024 * 1024, true)).is_ok()));
         assert!(heavy.so_far.is_empty(), "nothing of it is kept");
     }

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use api::node_rpc::{Allocs, HostVolumes, RemoteOrders, to_json};
+use api::node_rpc::{Allocs, HostVolumes, PIECE_BYTES, Pieces, RemoteOrders, to_json};
 use lifecycle::remote::order_for_node;
 use model::{
     AllocId, Allocation, DynamicVolume, JobKey, Node, NodeId, RemoteOrder, RemoteTask, SlotKey, StoreIndex, VolumeId,
@@ -95,6 +95,8 @@ impl Source<'_> {
 /// What a node has been told.
 pub(crate) struct Sent {
     node: NodeId,
+    /// It takes full sets in pieces.
+    takes_pieces: bool,
     /// Version of each allocation that it has.
     allocs: HashMap<AllocId, StoreIndex>,
     /// The digest of each job as it was sent.
@@ -106,19 +108,20 @@ pub(crate) struct Sent {
     looks: u64,
 }
 
-/// The next messages; `None` = nothing to say.
+/// The next messages; none = nothing to say.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct News {
     /// First: allocations use them.
     pub(crate) volumes: Option<HostVolumes>,
-    pub(crate) allocs: Option<Allocs>,
-    pub(crate) orders: Option<RemoteOrders>,
+    pub(crate) allocs: Vec<Allocs>,
+    pub(crate) orders: Vec<RemoteOrders>,
 }
 
 impl Sent {
     /// A node that has been told nothing.
-    pub(crate) fn to(node: NodeId) -> Self {
-        Self { node, allocs: HashMap::new(), jobs: HashMap::new(), records: HashMap::new(), volumes: None, looks: 0 }
+    pub(crate) fn to(node: NodeId, takes_pieces: bool) -> Self {
+        let (allocs, jobs, records) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Self { node, takes_pieces, allocs, jobs, records, volumes: None, looks: 0 }
     }
 
     /// Number of allocations and records looked at since the last call.
@@ -134,42 +137,51 @@ impl Sent {
         self.jobs.clear();
         let had = std::mem::take(&mut self.records);
         let index = state.latest_index();
-        let mut allocs = Allocs { full: true, index, ..Allocs::default() };
+        let most = if self.takes_pieces { PIECE_BYTES } else { usize::MAX };
+        let mut allocs = Pieces::<Allocs>::of(most);
         for alloc in state.allocs_by_node(self.node) {
             self.alloc(source, alloc, &mut allocs);
         }
-        let mut orders = RemoteOrders { full: true, index, ..RemoteOrders::default() };
+        let mut orders = Pieces::<RemoteOrders>::of(most);
         for record in state.remote_tasks_by_node(self.node) {
             self.looks += 1;
             if let Some(order) = order_for_node(record, self.node) {
-                orders.orders_json.push(self.proven(source, record, &order));
+                self.tell_order(source, record, &order, &mut orders);
                 self.records.insert(order.slot, record.clone());
             }
         }
         let released: BTreeSet<&SlotKey> =
             had.keys().chain(again).filter(|slot| !self.records.contains_key(*slot)).collect();
-        orders.released = released.into_iter().map(ToString::to_string).collect();
+        let mark = |more| (true, more, index);
+        let allocs = allocs.finish(|piece, more| (piece.full, piece.more, piece.index) = mark(more));
+        let mut orders = orders.finish(|piece, more| (piece.full, piece.more, piece.index) = mark(more));
+        // The node looks into the last one for them.
+        if let Some(last) = orders.last_mut() {
+            last.released = released.into_iter().map(ToString::to_string).collect();
+        }
         self.volumes = None;
-        News { volumes: self.told_volumes(source), allocs: Some(allocs), orders: Some(orders) }
+        News { volumes: self.told_volumes(source), allocs, orders }
     }
 
     /// The news among these changes. Always includes the orders of the slots in `again`.
     pub(crate) fn changes(&mut self, source: Source<'_>, changes: &Changes, again: &BTreeSet<SlotKey>) -> News {
         let state = source.state;
         let index = state.latest_index();
-        let mut allocs = Allocs { index, ..Allocs::default() };
+        // Each of these says something for itself, to any node.
+        let mut allocs = Pieces::<Allocs>::of(PIECE_BYTES);
         for id in &changes.allocs {
             match state.alloc(*id).filter(|alloc| alloc.node_id == self.node) {
                 Some(alloc) => self.alloc(source, alloc, &mut allocs),
                 None => {
                     self.looks += 1;
                     if self.allocs.remove(id).is_some() {
-                        allocs.removed.push(id.to_string());
+                        let id = id.to_string();
+                        allocs.with_room(id.len()).removed.push(id);
                     }
                 }
             }
         }
-        let mut orders = RemoteOrders { index, ..RemoteOrders::default() };
+        let mut orders = Pieces::<RemoteOrders>::of(PIECE_BYTES);
         for slot in changes.slots.union(again) {
             self.looks += 1;
             let again = again.contains(slot);
@@ -177,22 +189,25 @@ impl Sent {
             match now {
                 Some((record, order)) => {
                     if again || self.order(slot).as_ref() != Some(&order) {
-                        orders.orders_json.push(self.proven(source, record, &order));
+                        self.tell_order(source, record, &order, &mut orders);
                     }
                     self.records.insert(order.slot, record.clone());
                 }
                 // The node had the order, or reports about the slot, and the slot is not its own (any more).
                 None => {
                     if self.records.remove(slot).is_some() || again {
-                        orders.released.push(slot.to_string());
+                        let slot = slot.to_string();
+                        orders.with_room(slot.len()).released.push(slot);
                     }
                 }
             }
         }
-        let some = !allocs.allocs_json.is_empty() || !allocs.removed.is_empty();
-        let ordered = !orders.orders_json.is_empty() || !orders.released.is_empty();
+        let mut allocs = allocs.finish(|piece, _| piece.index = index);
+        allocs.retain(|piece| !piece.allocs_json.is_empty() || !piece.removed.is_empty());
+        let mut orders = orders.finish(|piece, _| piece.index = index);
+        orders.retain(|piece| !piece.orders_json.is_empty() || !piece.released.is_empty());
         let volumes = if changes.volumes { self.told_volumes(source) } else { None };
-        News { volumes, allocs: some.then_some(allocs), orders: ordered.then_some(orders) }
+        News { volumes, allocs, orders }
     }
 
     /// The node's host volumes, when it has to act on them: one has another revision than it was told of, or is gone.
@@ -222,31 +237,35 @@ impl Sent {
         order_for_node(self.records.get(slot)?, self.node)
     }
 
-    /// An order as it is sent.
-    fn proven(&self, source: Source<'_>, record: &RemoteTask, order: &RemoteOrder) -> Vec<u8> {
-        let proof = source.proof(self.node, record.modify_index, |told| proof::of_order(told, order));
-        to_json(&RemoteOrder { proof: proof.map(Arc::from), ..order.clone() })
+    fn tell_order(&self, of: Source<'_>, record: &RemoteTask, order: &RemoteOrder, to: &mut Pieces<RemoteOrders>) {
+        let proof = of.proof(self.node, record.modify_index, |told| proof::of_order(told, order));
+        let text = to_json(&RemoteOrder { proof: proof.map(Arc::from), ..order.clone() });
+        to.with_room(text.len()).orders_json.push(text);
     }
 
-    fn alloc(&mut self, source: Source<'_>, alloc: &Arc<Allocation>, message: &mut Allocs) {
+    fn alloc(&mut self, source: Source<'_>, alloc: &Arc<Allocation>, to: &mut Pieces<Allocs>) {
         self.looks += 1;
         if self.allocs.insert(alloc.id, alloc.alloc_modify_index) == Some(alloc.alloc_modify_index) {
             return;
         }
+        let mut first = None;
         let job = alloc.job.as_ref().map(|job| {
             *self.jobs.entry((job.key(), job.version, job.job_modify_index)).or_insert_with(|| {
                 let text = to_json(&**job);
                 let digest = proof::digest(&text);
-                message.jobs_json.push(text);
+                first = Some(text);
                 digest
             })
         });
         let proof = job.and_then(|job| {
             source.proof(self.node, alloc.alloc_modify_index, |told| proof::of_alloc(told, alloc, &job))
         });
-        message.proofs.push(proof.unwrap_or_default());
         // A node does not act on the reasons of a placement.
-        message.allocs_json.push(to_json(&Allocation { metrics: None, ..(**alloc).clone() }));
+        let text = to_json(&Allocation { metrics: None, ..(**alloc).clone() });
+        let message = to.with_room(text.len() + first.as_ref().map_or(0, Vec::len));
+        message.jobs_json.extend(first);
+        message.proofs.push(proof.unwrap_or_default());
+        message.allocs_json.push(text);
         message.job_indexes.push(alloc.job.as_ref().map_or(0, |job| job.job_modify_index));
     }
 }

@@ -10,7 +10,12 @@
 //! there only the possible changes. It queues reports in the order in which they came, and acknowledges them once they
 //! are durable. Heartbeats do not wait for that.
 
-use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use api::node_rpc::{
     DriverSchemas, FromNode, FromNodeMessage, Goodbye, Heartbeat, HeartbeatAck, Hello, InventoryStored, ListRemote,
@@ -28,7 +33,7 @@ use crate::{
     credentials::{self, Credentials},
     gateway::Gateway,
     identities,
-    inventory::Pieces,
+    inventory::InventorySoFar,
     messages::{Messages, Sender},
     node_claims::Term,
     registry::{Ask, SessionEntry},
@@ -71,7 +76,7 @@ async fn meet(
 ) -> Option<Farewell> {
     // Rare states are boxed, here and below: thousands of nodes pay for the state of a quiet session.
     let greeted = Box::pin(greet(gateway, from, to, peer, credentials)).await;
-    let Greeted { node, entry, mark, mark_lost, recovers, identity, servers } = match greeted {
+    let Greeted { node, entry, sent, mark, mark_lost, recovers, identity, servers } = match greeted {
         Err(farewell) => return Some(farewell),
         Ok(None) => return None,
         Ok(Some(greeted)) => greeted,
@@ -79,7 +84,7 @@ async fn meet(
     tracing::info!(node = %node, peer = ?peer, "session opened");
     // A drop in between must also remove the session from the registry.
     let _open = OpenSession { gateway, node, serial: entry.serial };
-    let mut session = Session::new(gateway.clone(), node, entry, to.clone());
+    let mut session = Session::new(gateway.clone(), node, entry, to.clone(), sent);
     (session.mark, session.mark_lost, session.recovers) = (mark, mark_lost, recovers);
     (session.identity, session.servers, session.peer) = (identity, servers, peer);
     let farewell = session.serve(from).await;
@@ -104,6 +109,8 @@ impl Drop for OpenSession<'_> {
 struct Greeted {
     node: NodeId,
     entry: Arc<SessionEntry>,
+    /// What it has been told: nothing yet.
+    sent: Sent,
     /// The node's mark.
     mark: Mark,
     /// The node's mark is lost; `mark` is one that nobody knows.
@@ -152,7 +159,7 @@ async fn greet(
     // First: what else it says may have another meaning in another version.
     let protocol = protocol(&hello)?;
     let (mark, mark_lost) = (belongs(gateway, &hello)?, hello.mark_lost);
-    let instance = hello.instance.clone();
+    let (instance, takes_pieces) = (hello.instance.clone(), hello.takes_pieces);
     let node = check(gateway, hello)?;
     let id = node.id;
     if let Err(refused) = gateway.backend.admits(&node, &shown) {
@@ -167,10 +174,9 @@ async fn greet(
         gateway.backend.enter_recovery(&node, peer, mark).await?;
     }
     let session = gateway.sessions.next(id);
+    // From here on it is ready and has its lease, before the Welcome.
     gateway.backend.register(node, shown, session).await?;
-    // Only a node that is ready in the state may hold a lease, and the grant precedes the Welcome.
     let lease = lease(gateway)?;
-    gateway.backend.grant(id);
     if let Some(rival) = gateway.sessions.rival(id, &instance, gateway.settings.lease_wait) {
         return Err(rivalled(id, &rival, gateway.settings.lease_wait));
     }
@@ -203,7 +209,8 @@ async fn greet(
         gateway.backend.reachable(node);
     }
     let _ = to.send(ToNodeMessage::Welcome(welcome)).await;
-    Ok(Some(Greeted { node: id, entry, mark, mark_lost, recovers, identity, servers }))
+    let sent = Sent::to(id, takes_pieces);
+    Ok(Some(Greeted { node: id, entry, sent, mark, mark_lost, recovers, identity, servers }))
 }
 
 /// Whether it is a node of this cluster, and its mark.
@@ -327,6 +334,8 @@ struct Session {
     entry: Arc<SessionEntry>,
     to: Sender,
     sent: Sent,
+    /// What is to be sent as the node takes it, in this order.
+    unsaid: VecDeque<ToNodeMessage>,
     storing: FuturesUnordered<BoxFuture<'static, Stored>>,
     /// The askers of open questions, by number.
     asking: HashMap<u64, oneshot::Sender<RemoteListed>>,
@@ -341,8 +350,7 @@ struct Session {
     identity: Option<Term>,
     /// The servers that the node was told of last.
     servers: Vec<String>,
-    /// The pieces of its inventory so far.
-    inventory: Pieces,
+    inventory: InventorySoFar,
     /// Where it connects from.
     peer: Option<SocketAddr>,
     /// The root key of the proofs that it was sent.
@@ -350,7 +358,7 @@ struct Session {
 }
 
 impl Session {
-    fn new(gateway: Arc<Gateway>, node: NodeId, entry: Arc<SessionEntry>, to: Sender) -> Self {
+    fn new(gateway: Arc<Gateway>, node: NodeId, entry: Arc<SessionEntry>, to: Sender, sent: Sent) -> Self {
         // For health only: a session that stands still costs its node the lease, and the node opens another.
         gateway.backend.awaits_messages();
         Self {
@@ -358,7 +366,8 @@ impl Session {
             node,
             entry,
             to,
-            sent: Sent::to(node),
+            sent,
+            unsaid: VecDeque::new(),
             storing: FuturesUnordered::new(),
             asking: HashMap::new(),
             questions: 0,
@@ -367,7 +376,7 @@ impl Session {
             recovers: false,
             identity: None,
             servers: Vec::new(),
-            inventory: Pieces::default(),
+            inventory: InventorySoFar::default(),
             peer: None,
             proved_by: None,
         }
@@ -375,18 +384,27 @@ impl Session {
 
     /// Runs until the stream ends (`None`) or the server ends it.
     async fn serve(&mut self, from: &mut Messages) -> Option<Farewell> {
-        if Box::pin(self.push(true)).await.is_err() {
-            return None;
-        }
-        let entry = self.entry.clone();
+        self.push(true);
+        let (entry, queue) = (self.entry.clone(), self.to.queue.clone());
+        let mut woken = false;
         loop {
             if entry.ended() {
                 return Some(Farewell::retry(ENDED));
             }
-            // Every arm is cancel safe: streams and notifications keep what was not taken.
+            let all_said = self.unsaid.is_empty();
+            if woken && all_said {
+                woken = false;
+                if Box::pin(self.news()).await.is_err() {
+                    return None;
+                }
+                continue;
+            }
+            // Every arm is cancel safe: streams, notifications and the queue keep what was not taken. While the node is
+            // told something long, it is heard, and its heartbeats are answered; all else waits, so that the node hears
+            // of it after what came before.
             tokio::select! {
                 biased;
-                Some(stored) = self.storing.next(), if !self.storing.is_empty() => {
+                Some(stored) = self.storing.next(), if all_said && !self.storing.is_empty() => {
                     if let Err(farewell) = Box::pin(self.stored(stored)).await {
                         return farewell;
                     }
@@ -406,11 +424,15 @@ impl Session {
                         return None;
                     }
                 },
-                () = entry.wake.notified() => {
-                    if Box::pin(self.news()).await.is_err() {
+                // Half of the queue is left for answers. Nobody else fills it: the room stays.
+                _ = queue.reserve_many(queue.max_capacity() / 2), if !all_said => {
+                    if let Some(message) = self.unsaid.pop_front()
+                        && self.send(message).await.is_err()
+                    {
                         return None;
                     }
                 }
+                () = entry.wake.notified() => woken = true,
             }
         }
     }
@@ -425,7 +447,8 @@ impl Session {
             self.asking.insert(self.questions, answer);
             self.send(ToNodeMessage::ListRemote(ListRemote { seq: self.questions, ..question })).await?;
         }
-        self.push(false).await
+        self.push(false);
+        Ok(())
     }
 
     /// `Ok(())` as long as the connection is open.
@@ -449,9 +472,10 @@ impl Session {
             FromNodeMessage::Heartbeat(Heartbeat { seq, renew_identity }) => {
                 if self.gateway.backend.renew(self.node) {
                     self.acknowledge_heartbeat(seq, renew_identity).await?;
-                    if !self.recovers && self.proved_by != self.gateway.backend.signing_key() {
+                    let proven = self.recovers || self.proved_by == self.gateway.backend.signing_key();
+                    if !proven && self.unsaid.is_empty() {
                         // Another root key signs: the one that its proofs were made under will be deleted some day.
-                        Box::pin(self.push(true)).await.map_err(|()| None)?;
+                        self.push(true);
                     }
                 } else {
                     // The node counted as lost. It must become ready before it may act again.
@@ -545,10 +569,9 @@ impl Session {
                 self.send(ToNodeMessage::UpdatesStored(UpdatesStored { seq, index })).await.map_err(|()| None)?;
             }
             Stored::Ready { seq, result: Ok(()) } => {
-                self.gateway.backend.grant(self.node);
                 self.acknowledge_heartbeat(seq, false).await?;
                 // Everything anew: after the full set, the node reports again what its loss has removed (services).
-                Box::pin(self.push(true)).await.map_err(|()| None)?;
+                self.push(true);
             }
             Stored::Node { result: Ok(()) } | Stored::Inventory { result: Ok(None) } => {}
             Stored::Inventory { result: Ok(Some((generation, index))) } => {
@@ -595,10 +618,11 @@ impl Session {
         token
     }
 
-    /// Sends what the node lacks: of everything that belongs to it, or of one piece of possible changes.
-    async fn push(&mut self, full: bool) -> Result<(), ()> {
+    /// Finds what the node lacks: of everything that belongs to it, or of one piece of possible changes. The loop sends
+    /// it.
+    fn push(&mut self, full: bool) {
         if self.recovers {
-            return Ok(());
+            return;
         }
         let (changed, again) = if full { self.entry.take_changes() } else { self.entry.take_piece() };
         // Read after the changes were taken: a change in between gets a second look.
@@ -612,16 +636,8 @@ impl Session {
             if full { self.sent.all(source, &again) } else { self.sent.changes(source, &changed, &again) }
         };
         self.gateway.sessions.looked(self.sent.take_looks());
-        drop(state);
-        if let Some(volumes) = volumes {
-            self.send(ToNodeMessage::HostVolumes(volumes)).await?;
-        }
-        if let Some(allocs) = allocs {
-            self.send(ToNodeMessage::Allocs(allocs)).await?;
-        }
-        if let Some(orders) = orders {
-            self.send(ToNodeMessage::RemoteOrders(orders)).await?;
-        }
-        Ok(())
+        self.unsaid.extend(volumes.map(ToNodeMessage::HostVolumes));
+        self.unsaid.extend(allocs.into_iter().map(ToNodeMessage::Allocs));
+        self.unsaid.extend(orders.into_iter().map(ToNodeMessage::RemoteOrders));
     }
 }

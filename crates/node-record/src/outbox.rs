@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use api::node_rpc;
+use api::node_rpc::{self, PIECE_BYTES, Pieces};
 use model::{AllocClientUpdate, AllocId, RemoteReport, SlotKey};
 use tokio::sync::Notify;
 
@@ -37,26 +37,17 @@ enum Sent {
 /// Events for people are a courtesy: above this number the oldest go.
 const EVENTS_MAX: usize = 64;
 
-/// Bytes of a message, unless one value has more: far below what either side takes.
-const PIECE: usize = node_rpc::MAX_MESSAGE_BYTES / 16;
-
 /// The values with their texts, in pieces of one message each.
 fn in_pieces<T>(values: Vec<T>, text: impl Fn(&T) -> Vec<u8>) -> Vec<(Vec<T>, Vec<Vec<u8>>)> {
-    let (mut pieces, mut size) = (Vec::<(Vec<T>, Vec<Vec<u8>>)>::new(), 0);
+    let mut pieces = Pieces::<(Vec<T>, Vec<Vec<u8>>)>::of(PIECE_BYTES);
     for value in values {
         let text = text(&value);
-        size += text.len();
-        match pieces.last_mut().filter(|_| size <= PIECE) {
-            Some((values, texts)) => {
-                values.push(value);
-                texts.push(text);
-            }
-            None => {
-                size = text.len();
-                pieces.push((vec![value], vec![text]));
-            }
-        }
+        let (values, texts) = pieces.with_room(text.len());
+        values.push(value);
+        texts.push(text);
     }
+    let mut pieces = pieces.finish(|_, _| {});
+    pieces.retain(|(values, _)| !values.is_empty());
     pieces
 }
 
@@ -220,7 +211,7 @@ mod tests {
     fn what_is_much_goes_in_several_messages() {
         let outbox = Outbox::default();
         for _ in 0..12 {
-            outbox.alloc(update(AllocId(uuid::Uuid::new_v4()), &"x".repeat(PIECE / 4)));
+            outbox.alloc(update(AllocId(uuid::Uuid::new_v4()), &"x".repeat(PIECE_BYTES / 4)));
         }
         let pieces = sent(&outbox);
         let seqs: Vec<u64> = pieces.iter().map(|(seq, _)| *seq).collect();
@@ -231,7 +222,7 @@ mod tests {
         assert_eq!(sent(&outbox).iter().map(|(_, texts)| texts.len()).sum::<usize>(), 9);
         // One that is larger than a piece goes by itself.
         let outbox = Outbox::default();
-        outbox.alloc(update(AllocId(uuid::Uuid::new_v4()), &"x".repeat(2 * PIECE)));
+        outbox.alloc(update(AllocId(uuid::Uuid::new_v4()), &"x".repeat(2 * PIECE_BYTES)));
         assert_eq!(sent(&outbox).len(), 1);
     }
 

@@ -1,7 +1,8 @@
 //! Placements per second on this machine: scheduling, verification, application and rows, without a store.
 //!
-//! `cargo run --release -p scheduler --example placements [nodes] [plain|preempt]`, where `plain` leaves out jobs with
-//! ports, and `preempt` places on full nodes instead, where each placement displaces another.
+//! `cargo run --release -p scheduler --example placements [nodes] [plain|preempt|full]`, where `plain` leaves out jobs
+//! with ports, `preempt` places on full nodes instead, where each placement displaces another, and `full` in a cluster
+//! in which five of six nodes are full.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a program that measures and reports")]
 
@@ -79,7 +80,7 @@ fn job(name: &str, count: i32, ports: bool) -> Job {
             operator: "=".into(),
             right: "linux".into(),
         }],
-        task_groups: vec![group],
+        task_groups: vec![group].into(),
         ..Job::default()
     }
 }
@@ -200,6 +201,12 @@ fn main() {
         b.run_jobs("fill", 20, |name| quarters(name, each, 20));
         b.run_jobs("one-big", 1, |name| quarters(name, each * 5, 70));
         b.run_jobs("many-small", 100, |name| quarters(name, each / 20, 70));
+        return;
+    }
+    if std::env::args().nth(2).as_deref() == Some("full") {
+        b.run_jobs("fill", 1, |name| quarters(name, i32::try_from(nodes * 4 / 6 * 5).unwrap_or(10_000), 20));
+        b.run("many-small", 300, 10, false);
+        b.run("small-ports", 300, 10, true);
         return;
     }
     b.run("one-big", 1, 10_000, false);

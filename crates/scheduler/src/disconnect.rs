@@ -121,10 +121,12 @@ pub(crate) fn original_stays(state: &State, pick: Pick, original: &Allocation, r
     }
 }
 
-/// The ranking's score of its placement.
+/// The ranking's score of its placement. Placements share an account, which shows the few best nodes of its first one:
+/// for a node that it does not show, the best score stands.
 fn score(a: &Allocation) -> f64 {
-    let own = a.metrics.iter().flat_map(|m| &m.score_meta_data).find(|s| s.node_id == a.node_id);
-    own.map_or(0.0, |s| s.norm_score)
+    let shown = || a.metrics.iter().flat_map(|m| &m.score_meta_data);
+    let own = shown().find(|s| s.node_id == a.node_id).map(|s| s.norm_score);
+    own.or_else(|| shown().map(|s| s.norm_score).max_by(f64::total_cmp)).unwrap_or(0.0)
 }
 
 /// Since when the leader runs, or else the longest-running task.

@@ -44,6 +44,7 @@ use model::{
     job::job_type,
     plan::{Decision, Plan},
 };
+pub use outcome::stopped_by_node;
 pub use rules::rule_mistakes;
 use state::State;
 pub use system::mixed_groups;

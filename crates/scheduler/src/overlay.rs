@@ -17,15 +17,25 @@ use crate::{
     devices::{self, Taken},
 };
 
+/// Resources in use on one node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct InUse {
+    pub(crate) cpu: i64,
+    pub(crate) memory_mb: i64,
+    pub(crate) disk_mb: i64,
+    /// Number of remote tasks that the node manages.
+    pub(crate) sessions: i64,
+    pub(crate) allocs: i64,
+}
+
+const UNCHANGED: u32 = u32::MAX;
+
 pub(crate) struct Overlay<'a> {
     state: &'a State,
     pub(crate) fleet: &'a Fleet,
-    pub(crate) cpu: Vec<i64>,
-    pub(crate) memory_mb: Vec<i64>,
-    pub(crate) disk_mb: Vec<i64>,
-    /// Number of remote tasks that each node manages.
-    pub(crate) sessions: Vec<i64>,
-    pub(crate) allocs: Vec<i64>,
+    /// By slot: the place in `changed`, [`UNCHANGED`] for the nodes that the plan has not changed.
+    places: Vec<u32>,
+    changed: Vec<InUse>,
     /// Only of nodes that the plan has changed.
     ports: HashMap<NodeSlot, PortSet>,
     none: PortSet,
@@ -44,11 +54,8 @@ impl<'a> Overlay<'a> {
         Self {
             state,
             fleet,
-            cpu: fleet.all_taken().map(|t| t.cpu).collect(),
-            memory_mb: fleet.all_taken().map(|t| t.memory_mb).collect(),
-            disk_mb: fleet.all_taken().map(|t| t.disk_mb).collect(),
-            sessions: fleet.all_taken().map(|t| i64::from(t.sessions)).collect(),
-            allocs: fleet.all_taken().map(|t| i64::from(t.allocs)).collect(),
+            places: vec![UNCHANGED; fleet.len()],
+            changed: Vec::new(),
             ports: HashMap::new(),
             none: PortSet::default(),
             removed: HashSet::new(),
@@ -56,6 +63,30 @@ impl<'a> Overlay<'a> {
             given_devices: HashMap::new(),
             given_volumes: HashMap::new(),
         }
+    }
+
+    /// Resources in use on a node. Plans change few nodes: a copy of all would cost more than the plan.
+    pub(crate) fn taken(&self, slot: NodeSlot) -> InUse {
+        let place = self.places[slot as usize];
+        if place != UNCHANGED {
+            return self.changed[place as usize];
+        }
+        let t = self.fleet.taken(slot);
+        InUse {
+            cpu: t.cpu,
+            memory_mb: t.memory_mb,
+            disk_mb: t.disk_mb,
+            sessions: i64::from(t.sessions),
+            allocs: i64::from(t.allocs),
+        }
+    }
+
+    fn taken_mut(&mut self, slot: NodeSlot) -> &mut InUse {
+        if self.places[slot as usize] == UNCHANGED {
+            self.changed.push(self.taken(slot));
+            self.places[slot as usize] = u32::try_from(self.changed.len() - 1).unwrap_or(UNCHANGED);
+        }
+        &mut self.changed[self.places[slot as usize] as usize]
     }
 
     pub(crate) fn ports(&self, slot: NodeSlot) -> &PortSet {
@@ -69,14 +100,14 @@ impl<'a> Overlay<'a> {
 
     fn change(&mut self, alloc: &Allocation, add: bool) -> Option<NodeSlot> {
         let slot = self.fleet.slot(alloc.node_id)?;
-        let i = slot as usize;
         let u = alloc.resources.usage();
         let sign = if add { 1 } else { -1 };
-        self.cpu[i] += sign * u.cpu;
-        self.memory_mb[i] += sign * u.memory_mb;
-        self.disk_mb[i] += sign * u.disk_mb;
-        self.sessions[i] += sign * i64::from(alloc.resources.sessions());
-        self.allocs[i] += sign;
+        let taken = self.taken_mut(slot);
+        taken.cpu += sign * u.cpu;
+        taken.memory_mb += sign * u.memory_mb;
+        taken.disk_mb += sign * u.disk_mb;
+        taken.sessions += sign * i64::from(alloc.resources.sessions());
+        taken.allocs += sign;
         let shared = !alloc.resources.shared.ports.is_empty();
         if shared || alloc.resources.tasks.values().any(|t| !t.networks.is_empty()) {
             // NodeUse knows an allocation's ports; its sums do not matter here.
@@ -157,5 +188,89 @@ impl<'a> Overlay<'a> {
         let mut taken: Taken = live.flat_map(|a| devices::of(a)).collect();
         taken.extend(self.given_devices.get(&slot).into_iter().flatten().cloned());
         taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{
+        Map,
+        alloc::{ClientStatus, DesiredStatus},
+        ids::NodeId,
+        node::Node,
+        resources::{AllocatedCpu, AllocatedMemory, AllocatedResources, AllocatedShared, AllocatedTask},
+    };
+    use proptest::prelude::*;
+    use state::Change;
+
+    use super::{AllocId, Allocation, Arc, InUse, NodeUse, Overlay, State};
+
+    const NODES: u128 = 4;
+
+    fn node_id(n: u128) -> NodeId {
+        NodeId(uuid::Uuid::from_u128(n + 1))
+    }
+
+    fn alloc(n: usize, (node, size, remote): (u128, i64, bool)) -> Allocation {
+        let task = AllocatedTask {
+            cpu: AllocatedCpu { cpu_shares: size, ..AllocatedCpu::default() },
+            memory: AllocatedMemory { memory_mb: size * 2, ..AllocatedMemory::default() },
+            remote,
+            ..AllocatedTask::default()
+        };
+        let shared = AllocatedShared { disk_mb: size * 3, ..AllocatedShared::default() };
+        Allocation {
+            id: AllocId(uuid::Uuid::from_u128(n as u128 + 1)),
+            node_id: node_id(node),
+            desired_status: DesiredStatus::Run,
+            client_status: ClientStatus::Running,
+            resources: Arc::new(AllocatedResources { tasks: Map::from([(Arc::from("t"), task)]), shared }),
+            ..Allocation::default()
+        }
+    }
+
+    fn counted<'a>(live: impl Iterator<Item = &'a Allocation>) -> InUse {
+        let mut all = NodeUse::default();
+        live.for_each(|alloc| all.add(alloc));
+        let NodeUse { cpu, memory_mb, disk_mb, allocs, sessions, .. } = all;
+        InUse { cpu, memory_mb, disk_mb, sessions: i64::from(sessions), allocs: i64::from(allocs) }
+    }
+
+    proptest! {
+        /// After any changes of a plan, each node has in use what its allocations take together.
+        #[test]
+        fn what_is_in_use_is_what_the_allocations_take(
+            before in prop::collection::vec((0..NODES, 1..100_i64, any::<bool>()), 0..12),
+            changes in prop::collection::vec(
+                (prop::option::of(any::<prop::sample::Index>()), (0..NODES, 1..100_i64, any::<bool>())), 0..30),
+        ) {
+            let mut live: Vec<Allocation> = before.into_iter().enumerate().map(|(n, of)| alloc(n, of)).collect();
+            let mut made = live.len();
+            let node = |n| Change::RegisterNode(Box::new(Node { id: node_id(n), ..Node::default() }));
+            let mut all: Vec<Change> = (0..NODES).map(node).collect();
+            all.push(Change::UpsertAllocs(live.clone()));
+            let mut state = State::new();
+            state.apply(2, 0, all.into()).expect("no conditions");
+            let mut overlay = Overlay::new(&state);
+            for step in [None].into_iter().chain(changes.into_iter().map(Some)) {
+                match step {
+                    Some((Some(which), _)) if !live.is_empty() => {
+                        let gone = live.swap_remove(which.index(live.len()));
+                        prop_assert_eq!(overlay.remove(&gone), state.fleet().slot(gone.node_id));
+                    }
+                    Some((_, of)) => {
+                        live.push(alloc(made, of));
+                        made += 1;
+                        prop_assert!(overlay.add(&live[live.len() - 1]).is_some());
+                    }
+                    None => {}
+                }
+                for id in (0..NODES).map(node_id) {
+                    let slot = state.fleet().slot(id).expect("registered");
+                    let counted = counted(live.iter().filter(|alloc| alloc.node_id == id));
+                    prop_assert_eq!(overlay.taken(slot), counted);
+                }
+            }
+        }
     }
 }

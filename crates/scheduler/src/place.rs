@@ -206,7 +206,7 @@ fn place_group<'a>(
     let beyond = i64::try_from(wanted.beyond).unwrap_or(i64::MAX);
     failed += beyond;
     if failed > 0 {
-        *decision.queued.entry(group.name.clone()).or_default() += failed;
+        *decision.queued.or_default(group.name.clone()) += failed;
         let mut why = placer.failure(failed);
         if beyond > 0 {
             why.quota_exhausted.push(format!("job_max_count: {beyond} more are asked for than a job may have"));

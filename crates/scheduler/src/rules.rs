@@ -252,7 +252,8 @@ mod tests {
         let task = model::Task { name: "t".into(), constraints: vec![rule("a"), rule("[")], ..Default::default() };
         let group = model::TaskGroup { name: "g".into(), tasks: vec![task], ..Default::default() };
         let found =
-            rule_mistakes(&Job { constraints: vec![rule("(")], task_groups: vec![group], ..Job::default() }).flat();
+            rule_mistakes(&Job { constraints: vec![rule("(")], task_groups: vec![group].into(), ..Job::default() })
+                .flat();
         assert!(found.len() == 2 && found[0].starts_with("Constraint 1 validation failed: "), "{found:?}");
         assert!(
             found[1].starts_with(

@@ -222,7 +222,8 @@ impl System<'_> {
         }
         let until = match disconnect::contact(self.state, group, a, self.now, 0) {
             Contact::Away { until, .. } => until,
-            Contact::Lost => return group.patience().is_some() && a.client_status == ClientStatus::Unknown,
+            // The wait is over, or the job does not wait any more.
+            Contact::Lost => return a.client_status == ClientStatus::Unknown,
             Contact::Present | Contact::Returning => return false,
         };
         if a.client_status != ClientStatus::Unknown {
@@ -286,7 +287,8 @@ impl System<'_> {
         let force = a.desired_transition.force_reschedule == Some(true);
         match a.client_status {
             // Otherwise a stopped one looks like a good end.
-            ClientStatus::Complete => !a.server_terminal() || (outcome::done(self.state, a) && !outcome::was_killed(a)),
+            ClientStatus::Complete if !a.server_terminal() => !outcome::stopped_by_node(a, &a.task_states),
+            ClientStatus::Complete => outcome::done(self.state, a) && !outcome::was_killed(a),
             ClientStatus::Failed => !a.server_terminal() && !force,
             ClientStatus::Pending | ClientStatus::Running | ClientStatus::Lost | ClientStatus::Unknown => false,
         }

@@ -2,7 +2,8 @@
 //!
 //! Several plans are made on snapshots at a time, and two must not take the same room. The check refuses a node as a
 //! whole if its placements no longer fit, with the reason. The rest of the plan stands, and the scheduler runs its
-//! evaluation again for the refused part.
+//! evaluation again for the refused part. A placement that others have overtaken is refused as well: of work that was
+//! done after all, or of a canary after the promotion.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -12,15 +13,17 @@ use std::{
 use model::{
     alloc::Allocation,
     ids::{AllocId, NodeId},
+    job::job_type,
     node::{Node, NodeStatus},
     plan::{Plan, PlannedStop},
 };
 use state::{NodeCapacity, NodeUse, State};
 
 use crate::{
+    canary::is_canary,
     cores,
     devices::{self, Taken},
-    limits,
+    limits, outcome,
     pools::{PoolAsk, Pools},
     volumes,
 };
@@ -44,7 +47,12 @@ pub fn verify_plan(state: &State, plan: &Plan) -> Verified {
     }
     let mut refused = BTreeMap::new();
     let mut pools = None;
+    let done = done_meanwhile(state, plan);
     for (node, allocs) in &plan.placements {
+        if let Some(why) = allocs.iter().find_map(|a| overtaken(state, a, &done)) {
+            refused.insert(*node, why.to_owned());
+            continue;
+        }
         let leaving = stops_by_node.get(node).map_or(&[][..], Vec::as_slice);
         if let Err(why) = check_node(state, *node, allocs, leaving, &stopped, &mut pools) {
             refused.insert(*node, why);
@@ -61,20 +69,54 @@ pub fn verify_plan(state: &State, plan: &Plan) -> Verified {
     if refused.is_empty() {
         return Verified { plan: plan.clone(), refused };
     }
-    Verified { plan: without(plan, &refused), refused }
+    let mut left = without(plan, &refused);
+    left.stops.retain(|s| !done.contains(&s.id));
+    Verified { plan: left, refused }
 }
 
-/// What is left of a plan.
+/// Allocations of a batch job that a plan replaces, and that have done their work since its snapshot.
+fn done_meanwhile(state: &State, plan: &Plan) -> HashSet<AllocId> {
+    let batch = |a: &&Allocation| a.job.as_ref().is_some_and(|job| job.kind == job_type::BATCH);
+    let version = |a: &Allocation| a.job.as_ref().map(|job| (job.create_index, job.version));
+    let replacing = plan.placements.values().flatten().filter(batch).filter(|a| state.alloc(a.id).is_none());
+    let replaced = replacing.filter_map(|a| {
+        // A newer version does its work anew.
+        state.alloc(a.previous_allocation).filter(|previous| version(previous) >= version(a))
+    });
+    replaced.filter(|previous| outcome::stands(state, previous)).map(|previous| previous.id).collect()
+}
+
+/// Why nothing may come of a new placement any more, whatever room there is.
+fn overtaken(state: &State, a: &Allocation, done: &HashSet<AllocId>) -> Option<&'static str> {
+    if state.alloc(a.id).is_some() {
+        return None;
+    }
+    if done.contains(&a.previous_allocation) {
+        return Some("what is to be replaced has done its work");
+    }
+    // It would be one too many, and nobody would promote it.
+    let deployment = state.deployment(a.deployment_id).filter(|_| is_canary(a))?;
+    let promoted = deployment.groups.get(&a.task_group).is_some_and(|group| group.promoted);
+    (promoted || !deployment.status.active()).then_some("the deployment of a canary was promoted, or has ended")
+}
+
+/// What is left of a plan. Of one that is all or nothing, nothing is.
 fn without(plan: &Plan, refused: &BTreeMap<NodeId, String>) -> Plan {
-    let mut left = plan.clone();
     if refused.is_empty() {
-        return left;
+        return plan.clone();
     }
     if plan.all_at_once {
-        left.placements.clear();
-    } else {
-        left.placements.retain(|n, _| !refused.contains_key(n));
+        return Plan {
+            eval_id: plan.eval_id,
+            priority: plan.priority,
+            all_at_once: true,
+            job: plan.job.clone(),
+            snapshot_index: plan.snapshot_index,
+            ..Plan::default()
+        };
     }
+    let mut left = plan.clone();
+    left.placements.retain(|n, _| !refused.contains_key(n));
     // An allocation stays for now if its replacement was refused.
     let placed: HashSet<AllocId> = left.placements.values().flatten().map(|a| a.previous_allocation).collect();
     let replaced: HashSet<AllocId> =

@@ -36,7 +36,11 @@ pub(crate) struct Attempt<'f> {
 impl Failures {
     /// Begins an attempt.
     pub(crate) fn begin(&self, sender: Option<Sender>) -> Result<Attempt<'_>, HttpError> {
-        let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.begin_at(sender, u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// `now`: in milliseconds since the first attempt could begin.
+    fn begin_at(&self, sender: Option<Sender>, now: u64) -> Result<Attempt<'_>, HttpError> {
         let source = source(sender);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let (one, all) = &mut *kept;
@@ -95,7 +99,8 @@ mod tests {
     #[test]
     fn failures_count_by_network_and_together() {
         let failures = Failures::default();
-        let fails = |sender| failures.begin(sender).map(drop).map_err(|e| (e.status().as_u16(), e.text().to_owned()));
+        let fails =
+            |sender| failures.begin_at(sender, 0).map(drop).map_err(|e| (e.status().as_u16(), e.text().to_owned()));
         for _ in 0..OF_ONE.burst {
             assert_eq!(fails(from("fd00::1")), Ok(()));
         }

@@ -27,6 +27,7 @@ use crate::{
     caller::{Caller, denied, token},
     compress,
     connections::waits,
+    explain,
     follow::{ending, while_it_stands},
     guard::Guard,
     job_statuses,
@@ -223,9 +224,10 @@ async fn answer(app: &Arc<App>, request: Request<Body>, about: About) -> Result<
     query.flag("stale")?;
     let shown = token(&head.headers).to_owned();
     let caller = decided(app, needs, &shown, &Asked { params: &params, query: &query })?;
-    // No handler says anything else to whoever may nothing: it hears so before it has sent its body. A session, whose
-    // token may come in its first message, begins with GET.
-    if matches!(needs, Needs::Handler(_)) && verb != Some(Verb::Get) && caller.may_nothing() {
+    // But for the one that explains, no handler says anything else to whoever may nothing: it hears so before it has
+    // sent its body. A session, whose token may come in its first message, begins with GET.
+    let explains = route.pattern == explain::PATTERN;
+    if matches!(needs, Needs::Handler(_)) && !explains && verb != Some(Verb::Get) && caller.may_nothing() {
         return Err(denied());
     }
     let sender: Option<Sender> = head.extensions.remove();

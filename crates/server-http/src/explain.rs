@@ -1,5 +1,7 @@
 //! Which rule allows or denies a request: `PUT /v1/acl/explain`. Nothing of the request is carried out.
 
+use std::sync::Arc;
+
 use access::Need;
 use api::{
     query::Query,
@@ -15,11 +17,15 @@ use crate::{
     routes::{self, Verb},
 };
 
-/// About the token of the request, or with a management token about another one.
+/// The path of the endpoint.
+pub(crate) const PATTERN: &str = "/v1/acl/explain";
+
+/// About the token of the request, which everybody may ask, also without one; or with a management token about another
+/// one.
 pub(crate) async fn explain(ctx: Unchecked) -> Result<Reply, HttpError> {
     let request: AclExplainRequest = ctx.said().json().await?;
     let own = request.token.is_empty() || request.token == token(&ctx.said().headers);
-    let ctx = ctx.check(if own { &Need::Valid } else { &Need::Management })?;
+    let ctx = ctx.check(if own { &Need::Open } else { &Need::Management })?;
     let authority = ctx.app.authority.as_ref();
     let caller = match own {
         true => ctx.caller.clone(),
@@ -42,7 +48,8 @@ pub(crate) async fn explain(ctx: Unchecked) -> Result<Reply, HttpError> {
         return Err(HttpError::new(StatusCode::NOT_FOUND, format_args!("there is no endpoint {method} {path}")));
     };
     let query = Query::parse(query)?;
-    let state = ctx.server().snapshot();
+    // Whoever may nothing does not learn where something is whose id they know.
+    let state = if ctx.caller.may_nothing() { Arc::default() } else { ctx.server().snapshot() };
     let mut rules = Vec::new();
     let allowed = needs.met(&Asked { params: &params, query: &query }, &state, &mut |need| {
         let Some(decision) = caller.decision(need) else { return true };

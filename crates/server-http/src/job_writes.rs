@@ -100,14 +100,17 @@ async fn put_job(ctx: Unchecked, name: Option<String>) -> Result<Reply, HttpErro
 
 /// What a registration needs: one of these in the job's own namespace, and the mount of each host volume.
 fn to_register<'j>(job: &'j Job, any_of: &'j [Capability]) -> impl Iterator<Item = Need<'j>> {
+    std::iter::once(Need::Namespace { namespace: job.namespace.as_str(), any_of }).chain(mounts(job))
+}
+
+/// The mount of each host volume of a job.
+fn mounts(job: &Job) -> impl Iterator<Item = Need<'_>> {
     use HostVolumeCapability::{MountReadonly, MountReadwrite};
     const READ: &[HostVolumeCapability] = &[MountReadonly, MountReadwrite];
-    let volumes = job.task_groups.iter().flat_map(|group| group.volumes.values());
-    let mounts = volumes.filter(|volume| volume.kind == "host").map(|volume| Need::HostVolume {
+    job.task_groups.iter().flat_map(model::volume::host_requests).map(|volume| Need::HostVolume {
         name: &volume.source,
         any_of: if volume.read_only { READ } else { &READ[1..] },
-    });
-    std::iter::once(Need::Namespace { namespace: job.namespace.as_str(), any_of }).chain(mounts)
+    })
 }
 
 fn submission_of(job: &Job, s: JobSubmission) -> Submission {
@@ -187,8 +190,14 @@ fn same_job(ctx: &Ctx, named: &str) -> Result<(), HttpError> {
     }
 }
 
-pub(crate) async fn revert(ctx: Ctx) -> Result<Reply, HttpError> {
-    let request: JobRevertRequest = ctx.json().await?;
+pub(crate) async fn revert(ctx: Unchecked) -> Result<Reply, HttpError> {
+    let request: JobRevertRequest = ctx.said().json().await?;
+    let key = ctx.said().job_key();
+    // The version mounts what it mounted then, by the rights of whoever brings it back.
+    let version = ctx.said().server().snapshot().job_version(&key, request.job_version).cloned();
+    let any_of = &[Capability::SubmitJob, Capability::RevertJob];
+    let reverts = Need::Namespace { namespace: key.namespace.as_str(), any_of };
+    let ctx = ctx.check_all(std::iter::once(reverts).chain(version.iter().flat_map(|job| mounts(job))))?;
     same_job(&ctx, &request.job_id)?;
     let reverted = ctx.server().revert_job(ctx.job_key(), request.job_version, request.enforce_prior_version).await;
     let made = reverted.map_err(as_internal)?;

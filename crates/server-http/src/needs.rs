@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use access::{Capability, Level, Named as _, Need, NodePoolCapability, OperatorCapability};
 use api::query::Query;
-use model::{AllocId, DeploymentId, EvalId, SlotKey};
+use model::{AllocId, Allocation, DeploymentId, EvalId, NodeId, SlotKey};
 use state::State;
 
 /// What an endpoint needs. Each is decided before the handler runs and before the body is read, but for
@@ -23,6 +23,8 @@ pub(crate) enum Needs {
     JobStop,
     /// `alloc A B`: one of the capabilities in the namespace of the allocation that the path names.
     Alloc(&'static [Capability]),
+    /// `former A B`: the same, or the identity of the node that takes over the data of the allocation.
+    Former(&'static [Capability]),
     /// `eval A B`: the same of an evaluation.
     Eval(&'static [Capability]),
     /// `deployment A B`: the same of a deployment.
@@ -33,7 +35,7 @@ pub(crate) enum Needs {
     Files,
     /// `namespace`: any capability in the namespace that the path names.
     NamedNamespace,
-    /// `services`: to read jobs in the namespace of the request, or the identity of any task.
+    /// `services`: to read jobs in the namespace of the request, or the identity of any task or node.
     Services,
     /// `scaling_policies`: to list the policies of the namespace.
     ScalingPolicies,
@@ -73,6 +75,7 @@ macro_rules! needs {
     ((ns $($c:ident)+)) => { $crate::needs::Needs::Namespace(&[$(access::Capability::$c),+]) };
     ((job_stop)) => { $crate::needs::Needs::JobStop };
     ((alloc $($c:ident)+)) => { $crate::needs::Needs::Alloc(&[$(access::Capability::$c),+]) };
+    ((former $($c:ident)+)) => { $crate::needs::Needs::Former(&[$(access::Capability::$c),+]) };
     ((eval $($c:ident)+)) => { $crate::needs::Needs::Eval(&[$(access::Capability::$c),+]) };
     ((deployment $($c:ident)+)) => { $crate::needs::Needs::Deployment(&[$(access::Capability::$c),+]) };
     ((slot $($c:ident)+)) => { $crate::needs::Needs::Slot(&[$(access::Capability::$c),+]) };
@@ -118,6 +121,20 @@ pub(crate) const LISTS_SCALING: [&[Capability]; 2] =
 const READS_SCALING: [&[Capability]; 2] =
     [&[Capability::ReadScalingPolicy], &[Capability::ListJobs, Capability::ReadJob]];
 
+/// The nodes that take over the data of an allocation: each has an allocation that replaces it and whose group has
+/// its data migrated.
+fn successors<'s>(state: &'s State, former: &Allocation) -> impl Iterator<Item = NodeId> + use<'s> {
+    let id = former.id;
+    let migrates = |alloc: &Allocation| {
+        let group = alloc.job.as_ref().and_then(|job| job.group(&alloc.task_group));
+        group.is_some_and(model::TaskGroup::migrates_data)
+    };
+    let of_job = state.allocs_by_job(&former.job_key());
+    of_job
+        .filter(move |next| next.previous_allocation == id && !next.client_terminal() && migrates(next))
+        .map(|next| next.node_id)
+}
+
 impl Needs {
     /// Asks `may` what has to be asked; true = the caller may. An object that does not exist is decided as one of the
     /// request's namespace, so that only who may read there hears that it does not exist.
@@ -139,6 +156,15 @@ impl Needs {
                 in_namespace(None, &[Capability::SubmitJob, one, Capability::PurgeJob], may)
             }
             Self::Alloc(any_of) => in_namespace(alloc().map(|a| a.namespace.as_str()), any_of, may),
+            Self::Former(any_of) => {
+                let former = alloc();
+                let successor = |former: &Allocation, may: &mut dyn FnMut(&Need<'_>) -> bool| {
+                    successors(state, former).any(|node| may(&Need::Successor { id: &node.to_string() }))
+                };
+                in_namespace(former.map(|a| a.namespace.as_str()), any_of, may)
+                    // A node hears that there is none: it goes on without the data.
+                    || (may(&Need::SomeNode) && former.is_none_or(|former| successor(former, may)))
+            }
             Self::Files => {
                 let logs = asked.param("operation") == "logs";
                 let any_of: &[Capability] =
@@ -218,10 +244,11 @@ impl Needs {
             | Self::Eval(any_of)
             | Self::Deployment(any_of)
             | Self::Slot(any_of) => any(any_of),
+            Self::Former(any_of) => format!("{}; a node takes over data with its own identity", any(any_of)),
             Self::JobStop => "`submit-job`, `deregister-job` (not to purge) or `purge-job`".to_owned(),
             Self::Files => "`read-fs`; for logs also `read-logs`".to_owned(),
             Self::NamedNamespace => "any capability in the namespace".to_owned(),
-            Self::Services => "`read-job`, or the identity of a task".to_owned(),
+            Self::Services => "`read-job`, or the identity of a task or a node".to_owned(),
             Self::ScalingPolicies => "`list-scaling-policies`, or `list-jobs` and `read-job`".to_owned(),
             Self::ScalingPolicy => "`read-scaling-policy`, or `list-jobs` and `read-job`".to_owned(),
             Self::Pool(capability) => format!("`node_pool` {}", capability.name()),

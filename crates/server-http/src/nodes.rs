@@ -183,7 +183,7 @@ pub(crate) async fn drain(ctx: Ctx) -> Result<Reply, HttpError> {
     let state = ctx.server().snapshot();
     // A node that shuts down while it drains waits for the end of that drain, as it was ordered.
     if let Some(node) = state.node(node_id).filter(|node| node.drain.is_some())
-        && by_operator(&ctx).is_err()
+        && (request.only_if_not_draining || by_operator(&ctx).is_err())
     {
         let index = state.latest_index();
         return changed(&ctx, &NodeChanged { node_modify_index: node.modify_index, index, ..NodeChanged::default() });

@@ -13,7 +13,7 @@ use http::{
     HeaderValue, Request, StatusCode,
     header::{ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_ENCODING, HOST, ORIGIN, TRANSFER_ENCODING, UPGRADE},
 };
-use model::{Node, NodeId, remote::slot_of};
+use model::{Node, NodeId, NodeStatus, remote::slot_of};
 use tower::ServiceExt as _;
 
 use crate::{
@@ -32,6 +32,26 @@ pub(crate) async fn by_alloc(ctx: Ctx) -> Result<Reply, HttpError> {
         .ok_or_else(|| HttpError::not_found(format_args!("Unknown allocation {:?}", ctx.param("alloc"))))?;
     let node_id = alloc.node_id;
     forward(ctx, node_id).await
+}
+
+/// The archive of an allocation's data. While its node is down nobody can have it, and whoever waits goes on without.
+pub(crate) async fn archive(ctx: Ctx) -> Result<Reply, HttpError> {
+    let id = ctx.alloc_id("alloc")?;
+    let state = ctx.server().snapshot();
+    let node = state.alloc(id).and_then(|alloc| state.node(alloc.node_id));
+    let away = |node: &Node| match node.status {
+        NodeStatus::Down => Some("is down"),
+        _ if node.http_addr.is_empty() => Some("advertises no HTTP address"),
+        _ => None,
+    };
+    if let Some((node, why)) = node.and_then(|node| away(node).map(|why| (node, why))) {
+        return Err(HttpError::not_found(format_args!(
+            "the data of allocation {} is on node {:?}, which {why}",
+            id.short(),
+            &*node.name
+        )));
+    }
+    by_alloc(ctx).await
 }
 
 /// Restarts tasks of an allocation: its node those that live there, the servers those in remote runtimes, whose

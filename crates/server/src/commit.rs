@@ -23,6 +23,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
+    time::{Duration, Instant},
 };
 
 use arc_swap::ArcSwap;
@@ -46,6 +47,8 @@ use crate::{
 /// outrun any scheduler already.
 const MAX_BATCHES_IN_FLIGHT: usize = 32;
 const MAX_CHANGES_IN_FLIGHT: usize = 50_000;
+/// How often is looked whether the deciding thread has ended.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A commit that has been applied, with the state that it led to.
 #[derive(Debug)]
@@ -250,6 +253,10 @@ struct Committer {
     /// Why the store has last refused a batch: what was built on that batch is refused for the same reason.
     refusal: Arc<Mutex<String>>,
     waiting: Waiting,
+    /// Nothing is decided any more, and the store may be closed.
+    stopped: Arc<AtomicBool>,
+    /// Versions kept of each job.
+    versions: usize,
 }
 
 impl Committer {
@@ -285,6 +292,7 @@ impl Committer {
             return tell(answers, Err(ServerError::Recovering(recovery.cause.clone())));
         }
         let mut next = State::clone(&state);
+        next.keep_versions(self.versions);
         let applied = match next.apply(stamp.index, stamp.now, decided.batch) {
             Ok(applied) => applied,
             Err(error) => return tell(answers, Err(ServerError::conflict(error.to_string()))),
@@ -323,6 +331,7 @@ impl Committer {
             self.generation,
         );
         let (durable, refusal, waiting) = (self.durable.clone(), self.refusal.clone(), self.waiting.clone());
+        let stopped = self.stopped.clone();
         let unanswered = Unanswered(Some(self.observer.clone()));
         self.store.submit(
             store::Batch { fence: self.fence, base, index: stamp.index, rows },
@@ -343,6 +352,7 @@ impl Committer {
                             observer.fatal(&error);
                         }
                         match &error {
+                            StoreError::Closed if stopped.load(Ordering::Acquire) => {}
                             StoreError::Closed => observer.broken("store writer", "is no more, and takes no batch"),
                             // The reason is that of an earlier one.
                             StoreError::WrongBase { .. } => {}
@@ -416,6 +426,8 @@ pub(crate) struct Start {
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) turns: CommitTurns,
     pub(crate) threads: Threads,
+    /// Versions kept of each job.
+    pub(crate) versions: usize,
 }
 
 /// Progress of the deciding thread and of the store.
@@ -434,6 +446,7 @@ pub(crate) fn turns(progress: &Progress) -> CommitTurns {
 pub(crate) fn start(start: Start) -> std::io::Result<CommitThread> {
     let (CommitQueue { queue: tx, newest, floor }, Queued(mut rx)) = (start.queue, start.queued);
     let (turns, observer) = (start.turns.commit, start.observer.clone());
+    let stop = Arc::new(AtomicBool::new(false));
     let mut committer = Committer {
         store: start.store,
         fence: start.fence,
@@ -453,8 +466,9 @@ pub(crate) fn start(start: Start) -> std::io::Result<CommitThread> {
         durable: Arc::new(AtomicU64::new(start.tip)),
         refusal: Arc::default(),
         waiting: Waiting::default(),
+        stopped: stop.clone(),
+        versions: start.versions,
     };
-    let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();
     let decisions = async move {
         while let Some(work) = rx.recv().await {
@@ -463,6 +477,10 @@ pub(crate) fn start(start: Start) -> std::io::Result<CommitThread> {
             }
             turns.works("a decision");
             committer.in_flight.room().await;
+            // Room may have come by the end of the store.
+            if stopped.load(Ordering::Acquire) {
+                break;
+            }
             work(&mut committer);
             turns.waits("a decision");
         }
@@ -481,10 +499,30 @@ pub(crate) struct CommitThread {
     thread: Option<thread::JoinHandle<()>>,
 }
 
-impl Drop for CommitThread {
-    fn drop(&mut self) {
+impl CommitThread {
+    /// Ends it after the decision at hand. False = that has not ended within this time: it waits for the store, and
+    /// ends with that. Blocks.
+    pub(crate) fn end(&self, within: Duration) -> bool {
+        self.tell();
+        let until = Instant::now() + within;
+        while self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            if Instant::now() >= until {
+                return false;
+            }
+            thread::sleep(LOOK);
+        }
+        true
+    }
+
+    fn tell(&self) {
         self.stop.store(true, Ordering::Release);
         let _ = self.wake.send(Box::new(|_| {}));
+    }
+}
+
+impl Drop for CommitThread {
+    fn drop(&mut self) {
+        self.tell();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

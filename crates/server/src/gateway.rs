@@ -31,7 +31,7 @@ use crate::{
     loops::{self, Loop},
     progress::Turns,
     published::Published,
-    reconciler::{Leases, Supervision},
+    reconciler::{Expected, Leases, Supervision},
     recovery::Recovering,
     runner::Runner,
     schemas::DriverSchemas,
@@ -158,6 +158,27 @@ impl Servers {
         known.get_or_init(|| self.runner.turns(of))
     }
 
+    /// Commits what makes a node ready, and grants its lease as soon as that is durable. Queued when this returns.
+    fn make_ready(
+        &self,
+        node: NodeId,
+        decide: impl FnOnce(&State, Stamp) -> Result<Batch, ServerError> + Send + 'static,
+    ) -> impl Future<Output = Result<(), ServerError>> + Send + 'static {
+        let leases = self.leases.clone();
+        let queued = self.queue.queue_commit(move |state, stamp| {
+            let batch = decide(state, stamp)?;
+            Ok(Decided { batch, answer: leases.expect(node) })
+        });
+        let (tell, told) = oneshot::channel();
+        // Not by the session: one that is held up by its node would hear of it when the node is lost again.
+        self.runner.spawn(async move {
+            let result = queued.await.unwrap_or(Err(ServerError::ShuttingDown)).map(Expected::stored);
+            // The session may be gone; then the lease is not renewed.
+            let _ = tell.send(result);
+        });
+        async move { told.await.unwrap_or(Err(ServerError::ShuttingDown)) }
+    }
+
     /// Commits what is decided on the word of a session, if it is the node's present one. Queued when this returns.
     fn commit(
         &self,
@@ -208,21 +229,18 @@ impl Backend for Servers {
     }
 
     fn register(&self, node: Node, shown: Shown, from: SessionId) -> Stored<()> {
-        let (leases, introductions) = (self.leases.clone(), self.introductions.clone());
-        let order = self.order.clone();
-        let registered = self.queue.queue_commit(move |state, stamp| {
-            let id = node.id;
+        let (introductions, order) = (self.introductions.clone(), self.order.clone());
+        let registered = self.make_ready(node.id, move |state, stamp| {
             introductions.registers(state, &node, &shown).map_err(Refused::Invalid)?;
             let batch = nodes::register(state, node, stamp, &mut new_id)?;
             order.registers(from)?;
-            leases.expect(id);
-            Ok(Decided { batch, answer: () })
+            Ok(batch)
         });
         let refused = |error| match error {
             ServerError::Refused(Refused::Invalid(reason)) => Farewell::refuse(reason),
             other => ends(other),
         };
-        registered.map(move |result| result.unwrap_or(Err(ServerError::ShuttingDown)).map_err(refused)).boxed()
+        registered.map(move |result| result.map_err(refused)).boxed()
     }
 
     fn update(&self, node: Node, from: SessionId) -> Stored<()> {
@@ -231,16 +249,16 @@ impl Backend for Servers {
 
     /// Queued when this returns, so that it is decided after the loss.
     fn ready_again(&self, from: SessionId) -> Stored<()> {
-        let (leases, id) = (self.leases.clone(), from.node);
-        self.commit(from, move |state, stamp| {
+        let (order, id) = (self.order.clone(), from.node);
+        stored(self.make_ready(id, move |state, stamp| {
+            order.check(from)?;
             if state.node(id).is_none() {
                 return Err(ServerError::not_found(Kind::Node, id));
             }
             let mut batch = Batch::default();
             nodes::make_ready(state, id, stamp, &mut new_id, &mut batch);
-            leases.expect(id);
             Ok(batch)
-        })
+        }))
     }
 
     fn record_event(&self, from: SessionId, event: NodeEvent) -> Stored<()> {
@@ -274,10 +292,6 @@ impl Backend for Servers {
     fn lease(&self) -> Duration {
         let age = self.store.confirmed().map(|at| ::clock::boot_now().saturating_sub(at));
         self.lease.saturating_sub(age.unwrap_or_default())
-    }
-
-    fn grant(&self, node: NodeId) {
-        self.leases.grant(node, self.lease_wait);
     }
 
     fn renew(&self, node: NodeId) -> bool {

@@ -69,6 +69,6 @@ pub use known::Known;
 pub use node_gateway::{AllServers, Relay, join};
 pub use progress::Fault;
 pub use recovery::{RecoveryStatus, Unproven};
-pub use server::{Server, StartError, Surroundings, check_key};
+pub use server::{Server, StartError, Surroundings};
 pub use threads::Threads;
 pub use watches::Watched;

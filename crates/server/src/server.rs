@@ -13,7 +13,7 @@ use node_gateway::{
     AllServers, Connections, Sessions,
     join::{Join, JoinSecret},
 };
-use state::{Batch, Change, ClusterMeta, State, Table};
+use state::{Batch, Change, ClusterMeta, State};
 use store::{Lost, MemoryStore, SqliteOptions, SqliteStore, Store};
 use tokio::net::TcpListener;
 
@@ -44,7 +44,7 @@ use crate::{
     worker::Worker,
 };
 
-/// What does not end by itself within this time at a shutdown is left behind.
+/// What does not end by itself within this time at a shutdown is left behind, or made to end.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a server could not start.
@@ -179,6 +179,13 @@ impl Server {
         .await?;
         // Another server may have led in the meantime, and have recovered from it.
         let lost = lost.filter(|lost| store.still_lost(*lost));
+        if let Some(Lost { acknowledged, .. }) = lost
+            && state.cluster().cluster_id.is_nil()
+            && config.cluster_id.is_none()
+        {
+            // What another server has just made in the place of what is lost: to found a cluster in it would hide that.
+            return Err(store::StoreError::NoCluster { path: "the servers' store".into(), acknowledged }.into());
+        }
         go_on_from(&state);
         // After the store, whose lock guards the directory of the keys too.
         let encrypts = store.format() >= state::VARIABLES;
@@ -264,8 +271,19 @@ impl Server {
             runner: runner.clone(),
         });
         let turns = commit::turns(runner.progress());
-        let commits =
-            commit::start(commit::Start { queue, queued, store, fence, tip, published, observer, turns, threads });
+        let versions = inner.config.job_tracked_versions;
+        let commits = commit::start(commit::Start {
+            queue,
+            queued,
+            store,
+            fence,
+            tip,
+            published,
+            observer,
+            turns,
+            threads,
+            versions,
+        });
         let commits = commits.map_err(StartError::Thread)?;
         let mut server = Self {
             handle: ServerHandle { inner: inner.clone() },
@@ -373,8 +391,15 @@ impl Server {
             watchdog.thread().unpark();
         }
         // Threads are joined away from the runtime; the store commits what was handed to it before it closes.
+        let store = inner.store.clone();
         blocking(move || {
-            drop(commits);
+            if let Some(commits) = commits
+                && !commits.end(SHUTDOWN_PATIENCE)
+            {
+                // It waits for a store that does not answer. One that closes answers everything.
+                tracing::warn!("the store takes no batches; those that wait for it are given up");
+                store.close();
+            }
             for worker in workers {
                 if worker.join().is_err() {
                     tracing::error!("a worker has panicked");
@@ -396,16 +421,6 @@ impl Drop for Server {
             watchdog.thread().unpark();
         }
     }
-}
-
-/// Whether this key opens what servers keep encrypted in the store that they share. Reads the store.
-///
-/// # Errors
-/// [`StartError::Keyring`] when it does not: a server with this key cannot lead.
-pub fn check_key(store: &dyn Store, key: &SharedKey) -> Result<(), StartError> {
-    let rows = store.load()?.rows.into_iter().filter(|row| row.table == Table::SigningKeys);
-    Keyring::of_state(key.clone(), Wrapping::default(), &State::load(rows)?)?;
-    Ok(())
 }
 
 /// The mark of this server; says whether that of the one before proves that the state is the newest.
@@ -488,7 +503,86 @@ fn joined<T>(ended: Result<T, tokio::task::JoinError>) -> T {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    };
+
+    use store::{Batch, Contents, Done, Fence, StoreError, StoreStats, Watch};
+
     use super::*;
+
+    /// A store that at some time answers nothing any more, until it is closed.
+    #[derive(Default)]
+    struct Silent {
+        store: MemoryStore,
+        silent: AtomicBool,
+        waiting: Mutex<Vec<Done>>,
+    }
+
+    impl std::fmt::Debug for Silent {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Silent")
+        }
+    }
+
+    impl Silent {
+        fn waiting(&self) -> std::sync::MutexGuard<'_, Vec<Done>> {
+            self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
+    impl Store for Silent {
+        fn load(&self) -> Result<Contents, StoreError> {
+            self.store.load()
+        }
+        fn acquire(&self) -> Result<Fence, StoreError> {
+            self.store.acquire()
+        }
+        fn submit(&self, batch: Batch, done: Done) {
+            if self.silent.load(Ordering::SeqCst) { self.waiting().push(done) } else { self.store.submit(batch, done) }
+        }
+        fn watch(&self, index: u64) -> Result<Watch, StoreError> {
+            self.store.watch(index)
+        }
+        fn probe(&self) -> Result<(), StoreError> {
+            self.store.probe()
+        }
+        fn close(&self) {
+            self.silent.store(false, Ordering::SeqCst);
+            self.store.close();
+            let waiting = std::mem::take(&mut *self.waiting());
+            waiting.into_iter().for_each(|done| done(Err(StoreError::Closed)));
+        }
+        fn stats(&self) -> StoreStats {
+            self.store.stats()
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_server_whose_store_does_not_answer_ends_in_time_and_is_not_broken() {
+        // The second is more than may wait for a store.
+        for writes in [1, 100] {
+            let store = Arc::new(Silent::default());
+            let around = Surroundings { store: Some(store.clone()), ..Surroundings::default() };
+            let server = Server::start_in(ServerConfig::default(), around).await.expect("the server starts");
+            store.silent.store(true, Ordering::SeqCst);
+            let (handle, runner) = (server.handle().clone(), server.handle().inner.runner.clone());
+            let write = |n: usize| {
+                let (handle, name) = (handle.clone(), format!("waits-{n}"));
+                let record = state::NamespaceRecord { name: name.into(), ..Default::default() };
+                tokio::spawn(async move { handle.put_namespace(record).await })
+            };
+            let answers: Vec<_> = (0..writes).map(write).collect();
+            testkit::eventually("writes that wait", || store.waiting().len() >= writes.min(32)).await;
+            testkit::soon(server.shutdown()).await;
+            for answer in answers {
+                answer.await.expect("it ends").expect_err("it was not stored");
+            }
+            let failed = std::pin::pin!(runner.failed());
+            assert!(futures::poll!(failed).is_pending(), "the process would end with another code");
+        }
+    }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn every_loop_that_is_started_tells_its_progress() {

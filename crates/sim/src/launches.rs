@@ -152,7 +152,7 @@ fn job(name: &'static str) -> Job {
         kind: "batch".to_owned(),
         // Nothing is there to be placed on.
         datacenters: vec!["nowhere".to_owned()],
-        task_groups: vec![group],
+        task_groups: vec![group].into(),
         periodic: Some(Periodic {
             spec: Some("* * * * *".to_owned()),
             prohibit_overlap: Some(name == ALONE),

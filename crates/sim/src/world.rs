@@ -812,7 +812,7 @@ fn far_job(id: &str, ask: Ask) -> Job {
         name: id.to_owned(),
         kind: "service".to_owned(),
         datacenters: vec!["dc1".to_owned()],
-        task_groups: vec![group],
+        task_groups: vec![group].into(),
         ..Job::default()
     }
 }

@@ -292,10 +292,6 @@ impl Fleet {
     pub fn runtimes<'a>(&'a self, driver: &'a str) -> impl Iterator<Item = Runtime<'a>> {
         self.runtimes.of(driver)
     }
-    /// Resources in use of every slot, in order.
-    pub fn all_taken(&self) -> impl Iterator<Item = &NodeTaken> {
-        self.taken.iter()
-    }
     /// Resources in use of a slot.
     ///
     /// # Panics

@@ -54,7 +54,7 @@ pub use tables::{Rows, State};
 pub use unmanaged::Unmanaged;
 pub use usage::{NodeUse, PortSet};
 
-/// Versions kept of a job, besides tagged ones and the last stable one.
+/// Versions kept of a job, besides tagged ones and the last stable one, unless the server says otherwise.
 pub const JOB_VERSIONS_KEPT: usize = 6;
 
 /// Name of the namespace that always exists.

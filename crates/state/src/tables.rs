@@ -113,6 +113,8 @@ pub struct State {
     pub(crate) variables: OrdMap<VariableKey, Arc<Variable>>,
     pub(crate) volumes: Volumes,
     pub(crate) fleet: Fleet,
+    /// See [`State::keep_versions`]; not a row.
+    pub(crate) versions_kept: usize,
 }
 
 /// A value that several allocation rows refer to.
@@ -266,7 +268,14 @@ impl State {
             variables: OrdMap::new(),
             volumes: Volumes::default(),
             fleet: Fleet::default(),
+            versions_kept: crate::JOB_VERSIONS_KEPT,
         }
+    }
+
+    /// Sets how many versions of a job the next batches keep, besides tagged ones and the last stable one. Only the
+    /// leader needs it, because followers apply the rows that it writes. So servers may differ.
+    pub fn keep_versions(&mut self, most: usize) {
+        self.versions_kept = most;
     }
 
     /// Index of the last applied batch; at least 1.

@@ -8,7 +8,8 @@ use std::{
 
 use model::{
     AllocDeploymentStatus, AllocId, Allocation, ClientStatus, Deployment, DeploymentId, DeploymentStatus,
-    DesiredStatus, EvalId, EvalStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, Plan, SlotKey, SlotParts,
+    DesiredStatus, EvalId, EvalStatus, Evaluation, Job, JobKey, Map, Node, NodeId, NodeStatus, Plan, SlotKey,
+    SlotParts,
     alloc::{AllocClientUpdate, DesiredTransition, alloc_name},
     deployment::DeploymentGroup,
     job::{TaskGroup, VersionTag, job_status},
@@ -46,7 +47,7 @@ fn job(n: u8, count: i32) -> Job {
         namespace: k.namespace,
         id: k.id,
         kind: "service".into(),
-        task_groups: vec![TaskGroup { name: "g".into(), count: Some(count), ..TaskGroup::default() }],
+        task_groups: vec![TaskGroup { name: "g".into(), count: Some(count), ..TaskGroup::default() }].into(),
         ..Job::default()
     }
 }
@@ -213,7 +214,7 @@ fn changes(state: &State, step: &Step) -> Vec<Change> {
                 [EvalStatus::Pending, EvalStatus::Blocked, EvalStatus::Complete, EvalStatus::Failed][usize::from(*s)];
             // An evaluation never changes its job.
             let id = EvalId(uuid(2, e * 4 + j));
-            let queued = BTreeMap::from([(Arc::from("g"), i64::from(*s))]);
+            let queued = Map::from([(Arc::from("g"), i64::from(*s))]);
             vec![Change::UpsertEvals(vec![Evaluation {
                 id,
                 namespace: key(*j).namespace,
@@ -300,7 +301,7 @@ fn plan(
         id: DeploymentId(uuid(3, d)),
         namespace: job.namespace.clone(),
         job_id: job.id.clone(),
-        groups: BTreeMap::from([(Arc::from("g"), DeploymentGroup { desired_total: 3, ..DeploymentGroup::default() })]),
+        groups: Map::from([(Arc::from("g"), DeploymentGroup { desired_total: 3, ..DeploymentGroup::default() })]),
         job_version: job.version,
         job_create_index: job.create_index,
         ..Deployment::default()
@@ -549,6 +550,13 @@ fn check_indexes(s: &State) {
         let d = DeploymentId(uuid(3, n));
         let of: Vec<_> = all.iter().filter(|a| a.deployment_id == d).map(|a| a.id).collect();
         assert_eq!(s.allocs_by_deployment(d).map(|a| a.id).collect::<Vec<_>>(), of);
+        // Whoever asks the counters and the index of a deployment first need not read its allocations.
+        if let Some(d) = s.deployment(d) {
+            let healthy = all.iter().filter(|a| a.deployment_id == d.id && a.healthy() == Some(true));
+            let news = healthy.clone().filter_map(|a| Some(a.deployment_status.as_ref()?.modify_index)).max();
+            assert!(d.groups["g"].healthy_allocs as usize >= healthy.count(), "{d:?}");
+            assert!(news.unwrap_or(0) <= d.modify_index, "{news:?} {d:?}");
+        }
     }
     for a in &all {
         let j = a.job.as_ref().expect("every allocation knows its job");

@@ -242,6 +242,22 @@ pub enum StoreError {
         /// Highest acknowledged index.
         acknowledged: u64,
     },
+    /// A store that servers share has no cluster, and this server knows of one there.
+    #[error(
+        "{} has no cluster, but this server knows of changes up to index {acknowledged} that were acknowledged there, \
+            and nothing is begun in their place: its keys were deleted, or server.endpoints or server.prefix name \
+            another place. Correct these, or restore a copy of etcd's data, or a snapshot with `drover operator \
+            snapshot restore`; to have the nodes tell what they have instead, set server.cluster_id to the cluster of \
+            the nodes, which their logs name; to begin another cluster, delete the file server/etcd in the data_dir \
+            of each server",
+        .path.display()
+    )]
+    NoCluster {
+        /// Path of the store.
+        path: PathBuf,
+        /// Highest index that this server knows of.
+        acknowledged: u64,
+    },
     /// Another process has the database open.
     #[error("the database {} is in use by {holder}: stop that process; each agent needs a data directory \
         of its own", .path.display())]

@@ -21,12 +21,21 @@ fn open(dir: &Path) -> Result<SqliteStore, StoreError> {
 }
 
 fn commit(store: &SqliteStore, fence: Fence, index: u64) {
+    commit_and(store, fence, index, || ());
+}
+
+/// `then` runs on the writer's thread, before the writer does anything else.
+fn commit_and(store: &SqliteStore, fence: Fence, index: u64, then: impl FnOnce() + Send + 'static) {
     let (tx, rx) = mpsc::channel();
     let value = format!("a job with the number {index:06}").into_bytes();
     let rows = Box::new(move |_| {
         vec![Row { table: Table::Jobs, key: format!("job-{index}").into_bytes(), value: Some(value) }]
     });
-    store.submit(Batch { fence, base: index - 1, index, rows }, Box::new(move |result| drop(tx.send(result))));
+    let done = Box::new(move |result| {
+        then();
+        drop(tx.send(result));
+    });
+    store.submit(Batch { fence, base: index - 1, index, rows }, done);
     rx.recv_timeout(PATIENCE).unwrap().unwrap();
 }
 
@@ -36,10 +45,14 @@ fn killed(n: u64) -> tempfile::TempDir {
     let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = open(dir.path()).unwrap();
     let fence = store.acquire().unwrap();
-    (1..=n).for_each(|index| commit(&store, fence, index));
-    for file in [SqliteStore::FILE, WAL, MARK] {
-        fs::copy(dir.path().join(file), copy.path().join(file)).unwrap();
-    }
+    (1..n).for_each(|index| commit(&store, fence, index));
+    let (from, to) = (dir.path().to_owned(), copy.path().to_owned());
+    // A writer that rests copies the log into the database.
+    commit_and(&store, fence, n, move || {
+        for file in [SqliteStore::FILE, WAL, MARK] {
+            fs::copy(from.join(file), to.join(file)).unwrap();
+        }
+    });
     copy
 }
 

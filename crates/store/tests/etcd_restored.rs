@@ -7,12 +7,12 @@ mod suite;
 use std::time::Duration;
 
 use etcd_fake::FakeEtcd;
-use store::{EtcdOptions, EtcdStore, Lost, Store, StoreError};
+use store::{EtcdOptions, EtcdStore, Lost, Offline, Store, StoreError};
 use testkit::until;
 
 use crate::{
     etcd_kit::{Raw, block_on, marked, open, options, until_seen},
-    suite::{commit, put},
+    suite::{commit, content, put},
 };
 
 #[test]
@@ -44,7 +44,98 @@ fn a_restored_etcd_has_lost_what_was_acknowledged_since() {
     fake.restore(&backup);
     assert_eq!(marked(&fake, &mark).lost(), Some(Lost { found: 100, acknowledged: 100 }), "the revision went back");
     let other = FakeEtcd::start();
-    assert_eq!(marked(&other, &mark).lost(), Some(Lost { found: 0, acknowledged: 100 }), "an empty one");
+    drop(open(&other, "b"));
+    let lost = Some(Lost { found: 0, acknowledged: 100 });
+    assert_eq!(marked(&other, &mark).lost(), lost, "one that another server has made");
+}
+
+/// Nothing is there that a server could take for its store.
+fn is_empty(fake: &FakeEtcd) -> bool {
+    ["d/meta", "d/tip", "d/log/"].iter().all(|key| fake.keys(key).is_empty())
+}
+
+#[test]
+fn an_empty_etcd_that_was_not_so_is_no_new_store() {
+    let fake = FakeEtcd::start();
+    let dir = tempfile::tempdir().unwrap();
+    let mark = dir.path().join("etcd.mark");
+    let with = |fake: &FakeEtcd, prefix: &str| {
+        let (mark, prefix) = (Some(mark.clone()), prefix.to_owned());
+        EtcdOptions { mark, prefix, ..options(fake, "a") }
+    };
+    // One in which nothing was acknowledged is none.
+    drop(marked(&fake, &mark));
+    fake.delete_prefix("d/");
+    let store = marked(&fake, &mark);
+    assert_eq!(store.lost(), None);
+    let fence = store.acquire().unwrap();
+    commit(&store, fence, 0, 7, vec![put("a", "1")]).unwrap();
+    drop(store);
+    let backup = fake.backup();
+    let written = std::fs::read(&mark).unwrap();
+
+    let refused = |options: EtcdOptions, what: &str| {
+        let error = EtcdStore::open(options).unwrap_err();
+        assert!(matches!(&error, StoreError::NoCluster { acknowledged: 7, .. }) && !error.fatal(), "{what}: {error:?}");
+        let told = error.to_string();
+        for part in ["up to index 7", "server.endpoints", "server.prefix", "server.cluster_id", "snapshot restore"] {
+            assert!(told.contains(part), "{what}: no {part} in {told}");
+        }
+    };
+    let other = FakeEtcd::start();
+    refused(with(&other, "d"), "another etcd");
+    refused(with(&fake, "e"), "another prefix");
+    fake.delete_prefix("d/");
+    for _ in 0..2 {
+        refused(with(&fake, "d"), "deleted keys");
+    }
+    assert!(is_empty(&other) && is_empty(&fake) && fake.keys("e/").is_empty(), "nothing is made");
+    assert_eq!(std::fs::read(&mark).unwrap(), written, "the proof of the loss stays");
+    let read = EtcdStore::open_offline(with(&fake, "d"), Offline::Read);
+    assert!(matches!(read, Err(StoreError::NoCluster { .. })), "{read:?}");
+
+    fake.restore(&backup);
+    let store = marked(&fake, &mark);
+    assert_eq!((store.lost(), content(&store).0), (None, 7), "it is all there again");
+    drop(store);
+    // Who may begin with nothing knows what is lost, and the others find a store.
+    let anew = EtcdStore::open_anew(with(&other, "d")).unwrap();
+    let lost = Some(Lost { found: 0, acknowledged: 7 });
+    assert_eq!((anew.lost(), content(&anew).0), (lost, 0));
+    assert_eq!(marked(&other, &mark).lost(), lost);
+}
+
+#[test]
+fn an_open_store_whose_etcd_is_emptied_makes_no_new_one() {
+    for (leads, taken) in [(true, false), (false, false), (false, true)] {
+        let fake = FakeEtcd::start();
+        let dir = tempfile::tempdir().unwrap();
+        let mark = dir.path().join("etcd.mark");
+        let (other, own) = (open(&fake, "b"), marked(&fake, &mark));
+        let leader = if leads { &own } else { &other };
+        let fence = leader.acquire().unwrap();
+        commit(leader, fence, 0, 3, vec![put("a", "1")]).unwrap();
+        if !leads {
+            until_seen(&own, 3);
+        }
+        drop(other);
+        fake.delete_prefix("d/");
+        if taken {
+            // A server without a mark knows of nothing that is lost.
+            let stranger = open(&fake, "c");
+            let fence = stranger.acquire().unwrap();
+            commit(&stranger, fence, 0, 9, vec![put("c", "1")]).unwrap();
+        }
+        until("it sees that", || own.acquire().is_err_and(|error| error.fatal()));
+        drop(own);
+        if taken {
+            assert_eq!(marked(&fake, &mark).lost(), Some(Lost { found: 0, acknowledged: 3 }));
+        } else {
+            assert!(is_empty(&fake), "{leads}");
+            let again = EtcdStore::open(EtcdOptions { mark: Some(mark), ..options(&fake, "a") });
+            assert!(matches!(again, Err(StoreError::NoCluster { acknowledged: 3, .. })), "{again:?}");
+        }
+    }
 }
 
 #[test]

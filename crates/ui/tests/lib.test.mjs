@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { allocWords, newestFirst, talking } from "../web/lib/allocs.js";
 import { bare, coloured, filterOf, styleAfter } from "../web/lib/ansi.js";
+import { each } from "../web/lib/bulk.js";
 import { ceiling, chart, HIGH, WIDE } from "../web/lib/chart.js";
 import { doubles, orphans } from "../web/lib/doubles.js";
 import { onlyStops } from "../web/lib/diff.js";
@@ -70,6 +71,15 @@ test("spans and reasons", () => {
   assert.match(unplaced(full).join(), /3 without enough cpu \(a …\)/);
   assert.match(unplaced({}).join(), /^0 nodes were looked at, 0 were filtered, 0 had no room,no node is ready/);
   assert.match(unplaced({ NodesEvaluated: 1, NodesFiltered: 1 })[0], /^1 node was looked at, 1 was filtered, 0 had/);
+});
+
+test("an order for many allocations is carried out for each, and says when it was not", async () => {
+  const done = [];
+  await each([1, 2, 3, 4, 5, 6], async (a) => { done.push(a); });
+  assert.deepEqual(done.sort(), [1, 2, 3, 4, 5, 6]);
+  const odd = async (a) => { if (a % 2) throw new Error(`${a} is odd`); };
+  await assert.rejects(each([1, 2, 3], odd), /^Error: 2 of 3: 1 is odd$/);
+  await assert.rejects(each([], odd), /knows of no running allocation/);
 });
 
 test("a killed manager is a gap and a new lane", () => {
@@ -470,4 +480,95 @@ test("a page goes on saying which node manages a task, also after a moment witho
   assert.match(asked.at(-1), /a2\?.*origin=start&offset=3$/);
   assert.deepEqual(words,
     ["The task is managed by no node at present; it runs on.", "The task is managed by n2 now."]);
+});
+
+/** Lets everything go on that waits for nothing but its turn. */
+const turns = async () => { for (let n = 0; n < 30; n += 1) await Promise.resolve(); };
+
+test("what an agent is too busy for is asked again after the wait that it asks for", async (t) => {
+  globalThis.sessionStorage ??= { getItem: () => null };
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const busy = (status, seconds) => new Response("too busy",
+    { status, headers: seconds ? { "Retry-After": seconds } : {} });
+  let replies = [busy(429, "7"), busy(408), busy(429, "86400"), Response.json({ a: 1 })];
+  let asked = 0;
+  t.mock.method(globalThis, "fetch", async () => { asked += 1; return replies.shift() ?? busy(429); });
+  const { read, write } = await import("../web/lib/api.js");
+  const { signal } = new AbortController();
+  const got = read("/v1/jobs", signal);
+  for (const wait of [7000, 1000, 60_000]) {
+    await turns();
+    const before = asked;
+    t.mock.timers.tick(wait - 1);
+    await turns();
+    assert.equal(asked, before, `asked before ${wait} ms`);
+    t.mock.timers.tick(1);
+  }
+  assert.deepEqual(await got, { a: 1 });
+  // What no page can end is not tried for ever: then the agent's own sentence is told.
+  asked = 0;
+  const refused = assert.rejects(write("/v1/jobs", {}), { status: 429, message: "too busy" });
+  for (let n = 0; n < 9; n += 1) { await turns(); t.mock.timers.tick(1000); }
+  await refused;
+  assert.equal(asked, 4);
+  // Nor is a page left without a word: it says so, and asks again itself.
+  const { final } = await import("../web/lib/api.js");
+  const told = assert.rejects(read("/v1/jobs", signal), (error) => error.status === 429 && !final(error));
+  for (let n = 0; n < 9; n += 1) { await turns(); t.mock.timers.tick(1000); }
+  await told;
+  // A page that is left asks no more.
+  asked = 0;
+  const stop = new AbortController();
+  const left = assert.rejects(read("/v1/jobs", stop.signal), { name: "AbortError" });
+  await turns();
+  stop.abort();
+  await left;
+  assert.equal(asked, 1);
+  // Another refusal is the last word at once.
+  replies = [new Response("no", { status: 403 })];
+  await assert.rejects(read("/v1/jobs", signal), (error) => error.message === "no" && final(error));
+});
+
+test("the output of a task is followed on when the agent was too busy", async (t) => {
+  globalThis.sessionStorage ??= { getItem: () => null };
+  const frame = JSON.stringify({ Data: btoa("one"), Offset: 3 });
+  // More often than one request is repeated.
+  const busy = () => new Response("too busy", { status: 429, headers: { "Retry-After": "0.01" } });
+  const replies = [...Array.from({ length: 5 }, busy), new Response(frame)];
+  t.mock.method(globalThis, "fetch", async () => replies.shift());
+  const { follow } = await import("../web/lib/follow.js");
+  let read = "";
+  const alloc = { ID: "a1", Namespace: "default" };
+  await follow({ alloc, task: "t", kind: "stdout", back: 50, signal: new AbortController().signal,
+    text: (part) => { read += part; }, managed: () => {} });
+  assert.equal(read, "one");
+});
+
+test("a job that is changed stays in its namespace, unless its text names another", async (t) => {
+  globalThis.sessionStorage ??= { getItem: () => null };
+  const asked = [];
+  let parsed = null;
+  t.mock.method(globalThis, "fetch", async (path, { body }) => {
+    asked.push([path, JSON.parse(body)]);
+    return Response.json(path === "/v1/jobs/parse" ? parsed : { JobModifyIndex: 7 });
+  });
+  const { jobFrom, planOf, register } = await import("../web/lib/registration.js");
+  for (const [text, own, changed, namespace] of [
+    ['job "a/b" {}', null, "team b", "team b"],
+    ['job "a/b" {}', "prod", "team b", "prod"],
+    ['job "a/b" {}', null, undefined, "default"],
+    ['{"Job": {"ID": "a/b"}}', null, "team b", "team b"],
+    ['{"ID": "a/b", "Namespace": "prod"}', null, "team b", "prod"]]) {
+    parsed = { ID: "a/b", Namespace: own };
+    asked.length = 0;
+    const job = await jobFrom(text, "x = 1", changed);
+    const plan = await planOf(job);
+    await register(job, plan.JobModifyIndex, { Source: text });
+    const ns = `namespace=${encodeURIComponent(namespace)}`;
+    const [[planAt, planned], [registerAt, registered]] = asked.slice(-2);
+    assert.deepEqual([planAt, registerAt], [`/v1/job/a%2Fb/plan?${ns}`, `/v1/jobs?${ns}`]);
+    assert.deepEqual([planned.Job.Namespace, registered.Job.Namespace], [namespace, namespace]);
+    assert.deepEqual([registered.EnforceIndex, registered.JobModifyIndex], [true, 7]);
+    if (asked.length === 3) assert.equal(asked[0][1].Canonicalize, false);
+  }
 });

@@ -184,7 +184,8 @@ async fn limits_hold() {
         let allocated = AllocatedTaskResources { memory: Some(memory), ..AllocatedTaskResources::default() };
         Some(Resources { allocated_resources: Some(allocated), linux_resources: Some(linux), ports: Vec::new() })
     };
-    let mut hungry = node.shell("m", "sleep 0.3; head -c 200000000 /dev/zero | tail -n 1 > /dev/null");
+    // The plugin limits the processes of each task, and such a task is within all limits before its first instruction.
+    let mut hungry = node.shell("m", "head -c 200000000 /dev/zero | tail -n 1 > /dev/null");
     hungry.resources =
         resources(LinuxResources { memory_limit_bytes: 24 << 20, cpu_shares: 100, ..LinuxResources::default() });
     let (exit, seen) = node.run(hungry).await;
@@ -204,7 +205,7 @@ async fn limits_hold() {
         assert_eq!(node.left(), 0, "every process of the bomb is gone");
     }
     if host.enforces("cpuset") {
-        let mut task = node.shell("c", "sleep 0.3; grep Cpus_allowed_list /proc/self/status");
+        let mut task = node.shell("c", "grep Cpus_allowed_list /proc/self/status");
         task.resources = resources(LinuxResources { cpuset_cpus: "0".into(), ..LinuxResources::default() });
         assert_eq!(node.run(task).await.1.split_ascii_whitespace().last(), Some("0"));
     }

@@ -88,10 +88,12 @@ async fn a_stop_while_the_task_begins_is_not_lost() {
         let key = format!("k{n}");
         let made = driver.ensure(world.ensure(&key, 1, "exec sleep 600")).await.expect("made");
         // HTCondor sends its signal once: here it comes while the gate starts the task.
-        testkit::until("the claim", || world.file(&key, "claim").exists());
+        let pid = testkit::until("the claim", || {
+            world.file(&key, "claim").exists().then(|| world.pid(world.begun(&key)[0])).flatten()
+        });
         fs::write(world.file(&key, "stop"), "TERM 1\n").expect("written");
         fs::set_permissions(world.file(&key, "stop"), Permissions::from_mode(0o644)).expect("its mode");
-        testkit::try_signal(world.pid(world.begun(&key)[0]), rustix::process::Signal::TERM).expect("told");
+        testkit::try_signal(pid, rustix::process::Signal::TERM).expect("told");
         let asked = StopTask { signal: String::new(), timeout: Duration::from_secs(1) };
         becomes(&driver, &made.handle, InstanceState::Exited).await;
         let seen = testkit::soon(driver.stop(&made.handle, 1, asked)).await.expect("stopped");
@@ -103,18 +105,17 @@ async fn a_stop_while_the_task_begins_is_not_lost() {
 async fn a_job_on_hold_has_ended_if_it_had_begun_and_waits_otherwise() {
     let world = World::new();
     let driver = world.manager().await;
-    let (handle, job) = world
-        .runs_script(
-            &driver,
-            "k",
-            "trap 'sleep 0.2; exit 4' TERM; echo started; while :; do \
-        sleep 0.02; done",
-        )
-        .await;
+    let go = world.dir.at("go");
+    let script = format!(
+        "trap 'while [ ! -e {} ]; do sleep 0.02; done; exit 4' TERM; echo started; while :; do sleep 0.02; done",
+        go.display()
+    );
+    let (handle, job) = world.runs_script(&driver, "k", &script).await;
     world.happens("fake_hold", job);
     // It is on hold at once, while its processes still run.
     assert_eq!(world.ad(job)["JobStatus"], 5);
     assert_ne!(look(&driver, &handle).await.state, InstanceState::Exited);
+    fs::write(&go, "").expect("written");
     let seen = becomes(&driver, &handle, InstanceState::Exited).await;
     assert_eq!((seen.exit.exit_code, seen.exit.oom_killed), (4, false));
     assert_eq!(driver.stop(&handle, 1, stop()).await.expect("stopped").exit, seen.exit);
@@ -176,7 +177,7 @@ async fn a_forgotten_job_is_gone_only_if_it_never_began() {
 #[tokio::test]
 async fn neither_silence_nor_garbage_is_an_end() {
     let world = World::new();
-    let driver = world.manager_with(json!({"command_timeout": "500ms"})).await;
+    let driver = world.manager_with(json!({"command_timeout": "4s"})).await;
     let (handle, _) = world.runs(&driver, "k").await;
     for (switch, text) in [
         ("condor_q.hangs", ""),
@@ -213,7 +214,7 @@ async fn neither_silence_nor_garbage_is_an_end() {
 #[tokio::test]
 async fn silence_of_what_changes_the_queue_changes_nothing_and_is_asked_again() {
     let world = World::new();
-    let driver = world.manager_with(json!({"command_timeout": "1s"})).await;
+    let driver = world.manager_with(json!({"command_timeout": "4s"})).await;
     for command in ["condor_submit", "condor_rm", "condor_qedit", "condor_release"] {
         let key = command.replace('_', "-");
         for (switch, text) in [("hangs", ""), ("says", "garbage\n"), ("fails", "")] {

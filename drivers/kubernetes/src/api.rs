@@ -220,6 +220,15 @@ impl Api {
         Ok(told["status"]["allowed"] == true)
     }
 
+    /// Whom the server takes this account for: `system:serviceaccount:NAMESPACE:NAME` for a service account.
+    pub(crate) async fn who_am_i(&self) -> Result<String, Trouble> {
+        let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+        let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+        let told: Value = self.ask("POST", path, "application/json", review.to_string().into_bytes(), None).await?;
+        let name = told["status"]["userInfo"]["username"].as_str();
+        name.map(str::to_owned).ok_or_else(|| Trouble::could_not_ask("the answer names nobody"))
+    }
+
     /// The pod as the server would have it; it does not make it.
     pub(crate) async fn try_pod(&self, pod: &Value) -> Result<Pod, Trouble> {
         let path = self.path("pods", "?dryRun=All");

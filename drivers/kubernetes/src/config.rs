@@ -5,7 +5,13 @@ use std::time::Duration;
 
 use driver_sdk::{DriverConfig, Error};
 
-use crate::marks::is_dns_label;
+use crate::marks::{is_dns_label, is_dns_name};
+
+/// How long a create may be on its way after its sender has given it up: the API server's own limit.
+const ON_ITS_WAY: Duration = Duration::from_secs(60);
+
+/// Stands for each account of the namespace in `service_accounts`.
+const ANY_ACCOUNT: &str = "*";
 
 /// Configuration of the plugin.
 #[derive(Clone, Debug, PartialEq, DriverConfig)]
@@ -26,6 +32,8 @@ pub(crate) struct PluginConfig {
     pub(crate) cluster: Option<String>,
     /// Secrets of the namespace with credentials for registries.
     pub(crate) image_pull_secrets: Vec<String>,
+    /// Service accounts of the namespace that tasks may name; `*` allows each. A task that names none gets no token.
+    pub(crate) service_accounts: Vec<String>,
     /// Priority class of tasks that name none.
     pub(crate) priority_class: Option<String>,
     /// MHz of one CPU of the cluster: what divides a task's `cpu` into CPUs.
@@ -49,6 +57,11 @@ pub(crate) struct PluginConfig {
 }
 
 impl PluginConfig {
+    /// Whether a task may have this account of the namespace, and its token.
+    pub(crate) fn lists_account(&self, name: &str) -> bool {
+        self.service_accounts.iter().any(|listed| listed == ANY_ACCOUNT || listed == name)
+    }
+
     /// Checks what the schema cannot.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if let Some(namespace) = self.namespace.as_ref().filter(|n| !is_dns_label(n)) {
@@ -63,10 +76,19 @@ impl PluginConfig {
         if self.pulse < Duration::from_secs(1) {
             return Err(Error::invalid("pulse must be at least 1s"));
         }
-        if self.keep_sealed < Duration::from_secs(60) {
-            return Err(Error::invalid(
-                "keep_sealed must be at least 1m: a late create may be on its way for that long",
-            ));
+        let on_its_way = ON_ITS_WAY + self.request_timeout;
+        if self.keep_sealed < on_its_way {
+            return Err(Error::invalid(format!(
+                "keep_sealed must be at least {} s, 1m longer than request_timeout: a create may be on its way for \
+                    that long",
+                on_its_way.as_secs_f64().ceil()
+            )));
+        }
+        let is_name = |name: &str| name == ANY_ACCOUNT || is_dns_name(name);
+        if let Some(name) = self.service_accounts.iter().find(|name| !is_name(name)) {
+            return Err(Error::invalid(format!(
+                "service_accounts has {name:?}; name accounts of the namespace of the pods, or {ANY_ACCOUNT:?} for each"
+            )));
         }
         Ok(())
     }
@@ -89,6 +111,8 @@ mod tests {
             serde_json::json!({"request_timeout": "0s"}),
             serde_json::json!({"pulse": "10ms"}),
             serde_json::json!({"keep_sealed": "1s"}),
+            serde_json::json!({"keep_sealed": "70s", "request_timeout": "15s"}),
+            serde_json::json!({"service_accounts": ["other/account"]}),
         ] {
             assert!(read(wrong.clone()).is_err(), "{wrong}");
         }

@@ -22,6 +22,8 @@ const RIGHTS: &[(&str, &[&str])] = &[
 const CLOCKS_APART: i64 = 30;
 const GRANT: &str = "kubectl apply -f examples/kubernetes/rbac.yaml, with your namespace and account";
 
+const ACCOUNT: &str = "account";
+
 /// Looks at everything; makes no object.
 pub(crate) async fn examine(config: &PluginConfig) -> Vec<Finding> {
     let reached = match cluster::reach(config).await {
@@ -46,6 +48,14 @@ pub(crate) async fn examine(config: &PluginConfig) -> Vec<Finding> {
     }
     findings.push(identity(&api, config).await);
     findings.extend(rights(&api).await);
+    findings.push(match api.who_am_i().await {
+        Ok(own) => account(&own, &api.namespace, config),
+        Err(why) => Finding::warning(
+            ACCOUNT,
+            told(why),
+            "run this again, or make sure that the account is of another namespace than the pods",
+        ),
+    });
     findings.push(statistics(&api).await);
     findings.push(pod(&api, config).await);
     for name in &config.image_pull_secrets {
@@ -70,6 +80,30 @@ fn clocks(theirs: Timestamp, ours: Timestamp) -> Finding {
             "clock",
             format!("{apart} s from the API server's: tokens may count as expired, and names are let go too early"),
             "let both follow the same time servers",
+        ),
+    }
+}
+
+/// Whether tasks are kept off the rights of the driver. `own`: whom the server takes the driver for.
+fn account(own: &str, namespace: &str, config: &PluginConfig) -> Finding {
+    let beside = own.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
+    let Some((_, name)) = beside.filter(|(its, _)| *its == namespace) else { return Finding::pass(ACCOUNT, own) };
+    let remedy = format!(
+        "give the driver an account of another namespace than {namespace}, as examples/kubernetes/rbac.yaml does, and \
+            delete this one"
+    );
+    match config.lists_account(name) {
+        true => Finding::fail(
+            ACCOUNT,
+            format!(
+                "`service_accounts` lets tasks have the driver's own account {name}, and with it every secret here"
+            ),
+            format!("take {name:?} out of `service_accounts`, and list names instead of \"*\"; {remedy}"),
+        ),
+        false => Finding::warning(
+            ACCOUNT,
+            format!("the driver's account {name} is one of the namespace where tasks run: whoever makes pods has it"),
+            remedy,
         ),
     }
 }
@@ -170,6 +204,22 @@ mod tests {
     use driver_sdk::Verdict;
 
     use super::*;
+
+    #[test]
+    fn an_account_that_tasks_can_have_is_told() {
+        let listed = |names: &[&str]| PluginConfig {
+            service_accounts: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..PluginConfig::default()
+        };
+        let verdict = |own: &str, names: &[&str]| account(own, "drover-tasks", &listed(names)).verdict;
+        for elsewhere in ["system:serviceaccount:drover:drover", "admin", "system:serviceaccount:drover-tasks"] {
+            assert_eq!(verdict(elsewhere, &["*"]), Verdict::Pass, "{elsewhere}");
+        }
+        let beside = "system:serviceaccount:drover-tasks:drover";
+        assert_eq!(verdict(beside, &["reader"]), Verdict::Warning);
+        assert_eq!(verdict(beside, &["drover"]), Verdict::Fail);
+        assert_eq!(verdict(beside, &["*"]), Verdict::Fail);
+    }
 
     #[test]
     fn a_clock_that_is_off_either_way_is_told() {

@@ -13,11 +13,13 @@
 //! cluster.rs              which cluster: connection and identity
 //! access.rs               the client, anew when its credentials are refused
 //! api.rs                  the calls
-//! site.rs                 one namespace: creates, finds, stops, seals, acknowledges
+//! site.rs                 one namespace: creates, finds, stops, acknowledges
+//! seal.rs                 keys that are over: sealed, or their create was refused
 //! secret.rs               the secret that a pod mounts: fenced writes
 //! sweep.rs                lets names of acknowledged instances go after their time
 //! feed.rs                 one watch of all pods of an owner
 //! logs.rs                 output by byte offset
+//! logs/count.rs           offsets of lines, also after a rotation: pure
 //! exec.rs                 commands in the container
 //! usage.rs                what a pod uses, from the metrics API: pure
 //! doctor.rs               what tasks will need, looked at before there is one
@@ -42,6 +44,7 @@ mod look;
 mod marks;
 mod options;
 mod plan;
+mod seal;
 mod secret;
 mod seen;
 mod site;

@@ -111,6 +111,11 @@ pub(crate) fn is_dns_label(text: &str) -> bool {
         && text.bytes().last().is_some_and(plain)
 }
 
+/// Whether it is a name of such parts with dots between them.
+pub(crate) fn is_dns_name(text: &str) -> bool {
+    text.split('.').all(is_dns_label)
+}
+
 fn digest(text: &str) -> String {
     let digest = Sha256::digest(text.as_bytes());
     digest.iter().take(20).fold(String::new(), |mut hex, byte| {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use driver_sdk::{DriverConfig, Error};
 
-use crate::marks::{PREFIX, is_dns_label};
+use crate::marks::{PREFIX, is_dns_name};
 
 /// A task's `config`.
 #[derive(Clone, Debug, Default, PartialEq, DriverConfig)]
@@ -36,9 +36,9 @@ pub(crate) struct TaskOptions {
     pub(crate) cpu_hard_limit: bool,
     /// Further resources by name, such as `nvidia.com/gpu = "1"`.
     pub(crate) limits: BTreeMap<String, String>,
-    /// Service account of the pod.
+    /// Service account of the pod: one that the plugin's `service_accounts` lists.
     pub(crate) service_account: Option<String>,
-    /// Mount the token of the service account.
+    /// Mount the token of `service_account`. A task that names no account gets no token.
     #[config(default)]
     pub(crate) automount_token: bool,
     /// Labels that the pod's node must have.
@@ -117,8 +117,13 @@ impl TaskOptions {
             return Err(Error::invalid("config.ports names port 0; name the port that the container listens at"));
         }
         let names = self.image_pull_secrets.iter().chain(&self.service_account);
-        if let Some(name) = names.into_iter().find(|name| !name.split('.').all(is_dns_label)) {
+        if let Some(name) = names.into_iter().find(|name| !is_dns_name(name)) {
             return Err(Error::invalid(format!("{name:?} is no name of an object of Kubernetes")));
+        }
+        if self.automount_token && self.service_account.as_deref().unwrap_or_default().is_empty() {
+            return Err(Error::invalid(
+                "config.automount_token needs config.service_account: a task that names no account gets no token",
+            ));
         }
         Ok(())
     }
@@ -146,6 +151,7 @@ mod tests {
             (json!({"image": "x", "annotations": {"drover.dev/epoch": "9"}}), "drover.dev/epoch"),
             (json!({"image": "x", "ports": {"http": 0}}), "port 0"),
             (json!({"image": "x", "service_account": "../x"}), "../x"),
+            (json!({"image": "x", "automount_token": true}), "service_account"),
         ] {
             let error = read(&wrong).expect_err("refused").to_string();
             assert!(error.contains(word), "{wrong}: {error}");

@@ -39,6 +39,23 @@ fn refused(task: &TaskConfig) -> Result<(), RemoteError> {
     Ok(())
 }
 
+/// The account that every namespace has, and pods that name none.
+const DEFAULT_ACCOUNT: &str = "default";
+
+/// Refuses an account that the operator has not listed: whoever may run a job would have its rights. The namespace's
+/// own `default` is every pod's, but its token is nobody's.
+fn account(options: &TaskOptions, config: &PluginConfig) -> Result<(), RemoteError> {
+    let Some(name) = options.service_account.as_deref().filter(|name| !name.is_empty()) else { return Ok(()) };
+    if config.lists_account(name) || (name == DEFAULT_ACCOUNT && !options.automount_token) {
+        return Ok(());
+    }
+    let what = if name == DEFAULT_ACCOUNT { "a token of the service account" } else { "the service account" };
+    Err(RemoteError::wrong_request(format!(
+        "tasks may not have {what} {name:?}: add {name:?} to `service_accounts` in the plugin's configuration on each \
+            node, or take it out of the task's config"
+    )))
+}
+
 /// Numbers of a user `uid` or `uid:gid`.
 fn user(text: &str) -> Result<Option<(i64, i64)>, RemoteError> {
     if text.is_empty() {
@@ -102,6 +119,7 @@ pub(crate) fn plan(request: &Ensure, options: &TaskOptions, config: &PluginConfi
     let task = &request.task;
     request.bundle.verify()?;
     refused(task)?;
+    account(options, config)?;
     let name = marks::name(&request.key);
     let env: BTreeMap<String, String> = task.env.iter().map(|(n, v)| (n.clone(), v.clone())).collect();
     let Files { data, mut volumes, mut mounts } = files::files(&name, &env, &request.bundle)?;
@@ -196,8 +214,17 @@ pub(crate) fn plan(request: &Ensure, options: &TaskOptions, config: &PluginConfi
     Ok(Plan { name, pod, secret: data })
 }
 
-/// A pod that never starts and takes the name of a key.
-pub(crate) fn tombstone(key: &str, epoch: u64, owner: &str, forget: &str) -> Value {
+/// Pods that never start and take the name of a key: each is for namespaces that refuse those before it.
+///
+/// A quota wants every pod to name what it uses, and has room for nothing even when it is used up. A limit range wants
+/// more than nothing, and gives what it wants to pods that name nothing.
+pub(crate) fn tombstones(key: &str, epoch: u64, owner: &str, forget: &str) -> [Value; 2] {
+    let nothing = json!({"cpu": "0", "memory": "0"});
+    [json!({"requests": nothing, "limits": nothing}), json!({})]
+        .map(|resources| tombstone(key, epoch, owner, forget, &resources))
+}
+
+fn tombstone(key: &str, epoch: u64, owner: &str, forget: &str, resources: &Value) -> Value {
     let marks = Marks {
         owner: owner.to_owned(),
         key: key.to_owned(),
@@ -211,8 +238,11 @@ pub(crate) fn tombstone(key: &str, epoch: u64, owner: &str, forget: &str) -> Val
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": marks::name(key), "labels": marks.labels(), "annotations": annotations,
             "finalizers": [FINALIZER]},
+        // It never starts. What it says of itself lets it into namespaces that only take restricted pods.
         "spec": {"restartPolicy": "Never", "schedulingGates": [{"name": GATE}], "automountServiceAccountToken": false,
-            "containers": [{"name": CONTAINER, "image": "sealed.invalid/none"}]},
+            "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{"name": CONTAINER, "image": "sealed.invalid/none", "resources": resources,
+                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}}]},
     })
 }
 
@@ -240,6 +270,19 @@ mod tests {
 
     fn options() -> TaskOptions {
         TaskOptions { image: "i".into(), command: "sh".into(), args: vec!["$(X) $$".into()], ..TaskOptions::default() }
+    }
+
+    #[test]
+    fn a_tombstone_is_a_restricted_pod() {
+        for pod in tombstones("k", 1, "o", "2026-01-01T00:00:00Z") {
+            let (pod, container) = (&pod["spec"]["securityContext"], &pod["spec"]["containers"][0]["securityContext"]);
+            assert_eq!(
+                (&pod["runAsNonRoot"], &pod["seccompProfile"]["type"]),
+                (&json!(true), &json!("RuntimeDefault"))
+            );
+            let (escalates, dropped) = (&container["allowPrivilegeEscalation"], &container["capabilities"]["drop"]);
+            assert_eq!((escalates, dropped), (&json!(false), &json!(["ALL"])));
+        }
     }
 
     #[test]
@@ -275,6 +318,35 @@ mod tests {
                 .iter()
                 .any(|v| v["persistentVolumeClaim"]["claimName"] == "claim")
         );
+    }
+
+    #[test]
+    fn a_task_gets_no_account_that_the_operator_has_not_listed() {
+        let named = |name: Option<&str>, automount_token: bool, listed: &[&str]| {
+            let options = TaskOptions { service_account: name.map(str::to_owned), automount_token, ..options() };
+            let service_accounts = listed.iter().map(|name| (*name).to_owned()).collect();
+            plan(&request(), &options, &PluginConfig { service_accounts, ..PluginConfig::default() })
+        };
+        for (name, token, listed) in [
+            (None, false, &[][..]),
+            (Some("default"), false, &[]),
+            (Some("default"), true, &["default"]),
+            (Some("reader"), true, &["writer", "reader"]),
+            (Some("reader"), true, &["*"]),
+        ] {
+            let spec = named(name, token, listed).expect("a plan").pod["spec"].clone();
+            assert_eq!(spec["serviceAccountName"].as_str(), name);
+            assert_eq!(spec["automountServiceAccountToken"], token, "{name:?}");
+        }
+        for (name, token, listed) in [
+            ("drover", false, &[][..]),
+            ("drover", true, &["reader"]),
+            ("default", true, &["reader"]),
+            ("reader", false, &["read"]),
+        ] {
+            let refused = named(Some(name), token, listed).expect_err("refused").to_string();
+            assert!(refused.contains(&format!("{name:?}")) && refused.contains("`service_accounts`"), "{refused}");
+        }
     }
 
     #[test]

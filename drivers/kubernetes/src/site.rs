@@ -1,4 +1,5 @@
-//! One namespace as this node uses it: pods by key and by handle, creates, ends, acknowledgements.
+//! One namespace as this node uses it: pods by key and by handle, creates, ends, acknowledgements. What ends a key
+//! without an instance is in `seal.rs`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -139,7 +140,7 @@ impl Site {
     }
 
     /// Whether creates of the key went here, as far as that is kept.
-    fn goes_here(&self, kept: &[u8]) -> Answer<()> {
+    pub(crate) fn goes_here(&self, kept: &[u8]) -> Answer<()> {
         match Intent::read(kept)? {
             Some(went) if went != self.place() => Err(RemoteError::could_not_ask(format!(
                 "a create of the task may have been sent to {}, this node reaches {}: let a node reach that cluster, \
@@ -176,7 +177,7 @@ impl Site {
         )))
     }
 
-    fn handle(&self, pod: &Pod, marks: &Marks) -> HandleV1 {
+    pub(crate) fn handle(&self, pod: &Pod, marks: &Marks) -> HandleV1 {
         HandleV1 {
             cluster: self.cluster.clone(),
             namespace: self.api.namespace.clone(),
@@ -314,16 +315,25 @@ impl Site {
         self.change(pod, marks, epoch, |_| Vec::new()).await
     }
 
-    pub(crate) async fn ensure(&self, request: Ensure) -> Answer<Ensured> {
+    fn plan(&self, request: &Ensure) -> Answer<plan::Plan> {
         let options = TaskOptions::read(&request.task.msgpack_driver_config).map_err(RemoteError::wrong_request)?;
-        let plan = plan::plan(&request, &options, &self.config)?;
+        plan::plan(request, &options, &self.config)
+    }
+
+    pub(crate) async fn ensure(&self, request: Ensure) -> Answer<Ensured> {
+        let plan = match self.plan(&request) {
+            Ok(plan) => plan,
+            Err(why) => return self.refused_here(&request, why).await,
+        };
         self.goes_here(&request.intent)?;
         self.same_cluster().await?;
         let answered = self.api.create_pod(&plan.name, &plan.pod).await;
         let new = answered.is_ok();
         let (pod, created) = match answered {
             Ok(pod) => (pod, true),
-            Err(refused @ (Trouble::Invalid(_) | Trouble::Wrong(_))) => return Err(refused.into()),
+            Err(why @ (Trouble::Invalid(_) | Trouble::Wrong(_))) => {
+                (self.refused(&request, why.into()).await?.0, false)
+            }
             // Taken; or the answer is lost, and the pod may be there.
             Err(trouble) => match self.api.pod(&plan.name).await {
                 Ok(Some(pod)) => (pod, request.first && trouble != Trouble::Taken),
@@ -332,7 +342,10 @@ impl Site {
         };
         let marks = Self::ours(&pod, &request.key, &request.owner)?;
         if marks.done.is_some() {
-            return Err(sealed(&marks));
+            return Err(match self.keep_done(&pod, &marks).await? {
+                true => sealed(&marks),
+                false => RemoteError::could_not_ask(format!("the pod {} is another one by now", plan.name)),
+            });
         }
         let (pod, marks) = self.change(pod, marks, request.epoch, |_| Vec::new()).await?;
         let (pod, marks) = self.begin(pod, marks, request.epoch, &plan, new).await?;
@@ -641,45 +654,6 @@ impl Site {
         }
     }
 
-    /// Marks a pod as done with, for the time that its name stays taken.
-    fn done(&self, how: &str) -> Vec<Value> {
-        let path = format!("/metadata/labels/{}", marks::DONE.replace('/', "~1"));
-        vec![json!({"op": "add", "path": path, "value": how}), annotation("add", marks::FORGET, &self.forget_at())]
-    }
-
-    fn forget_at(&self) -> String {
-        let at = jiff::Timestamp::now() + self.config.keep_sealed;
-        at.to_string()
-    }
-
-    pub(crate) async fn seal(
-        &self,
-        key: &str,
-        epoch: u64,
-        owner: &str,
-        intent: &[u8],
-    ) -> Answer<Option<(RemoteHandle, Observation)>> {
-        self.goes_here(intent)?;
-        self.same_cluster().await?;
-        let name = marks::name(key);
-        let stone = plan::tombstone(key, epoch, owner, &self.forget_at());
-        let pod = match self.api.create_pod(&name, &stone).await {
-            Ok(pod) => pod,
-            Err(refused @ (Trouble::Invalid(_) | Trouble::Wrong(_))) => return Err(refused.into()),
-            Err(trouble) => match self.api.pod(&name).await {
-                Ok(Some(pod)) => pod,
-                _ => return Err(trouble.into()),
-            },
-        };
-        let marks = Self::ours(&pod, key, owner)?;
-        if marks.done.is_some() {
-            self.bury(&pod).await?;
-            return Ok(None);
-        }
-        let (pod, marks) = self.change(pod, marks, epoch, |_| Vec::new()).await?;
-        Ok(Some((self.handle(&pod, &marks).remote_handle()?, self.see(&pod, &marks))))
-    }
-
     /// Deletes what is done with. The object stays, held, and keeps the name.
     pub(crate) async fn bury(&self, pod: &Pod) -> Answer<()> {
         if pod.metadata.deletion_timestamp.is_some() {
@@ -701,6 +675,7 @@ impl Site {
         };
         let (pod, _) = if marks.done.is_some() {
             self.api.delete_secret(&handle.name).await?;
+            self.keep_done(&pod, &marks).await?;
             (pod, marks)
         } else {
             let seen = self.see(&pod, &marks);

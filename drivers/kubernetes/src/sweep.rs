@@ -12,7 +12,8 @@ use crate::answer::Answer;
 use crate::answer::Trouble;
 use crate::api::PAGE;
 use crate::marks::{self, Marks};
-use crate::site::Site;
+use crate::seal::path_of_done;
+use crate::site::{Site, annotation};
 
 /// Time between two sweeps.
 const EVERY: Duration = Duration::from_secs(300);
@@ -49,10 +50,12 @@ impl Site {
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let held = pod.metadata.finalizers.as_ref();
         let Some(at) = held.and_then(|all| all.iter().position(|f| f == marks::FINALIZER)) else { return Ok(false) };
-        let done = format!("/metadata/labels/{}", marks::DONE.replace('/', "~1"));
+        let forget = pod.metadata.annotations.as_ref().and_then(|all| all.get(marks::FORGET));
         let operations = [
             json!({"op": "test", "path": "/metadata/uid", "value": pod.metadata.uid}),
-            json!({"op": "test", "path": done, "value": marks.done}),
+            json!({"op": "test", "path": path_of_done(), "value": marks.done}),
+            // Somebody may be told in this moment that the key is over, and keeps it longer for that.
+            annotation("test", marks::FORGET, forget.map_or("", String::as_str)),
             json!({"op": "test", "path": format!("/metadata/finalizers/{at}"), "value": marks::FINALIZER}),
             json!({"op": "remove", "path": format!("/metadata/finalizers/{at}")}),
         ];

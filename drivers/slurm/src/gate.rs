@@ -72,7 +72,6 @@ pub(crate) fn task(dir: &Path, work_dir: &Path, options: &TaskOptions) -> String
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::os::unix::fs::PermissionsExt;
     use std::process::{Child, Command};
 
     use super::*;
@@ -81,8 +80,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let (gate, task) = (dir.path().join("gate.sh"), dir.path().join("task.sh"));
         std::fs::write(&gate, super::gate(dir.path())).expect("written");
-        std::fs::write(&task, format!("#!/bin/sh\n{script}\n")).expect("written");
-        std::fs::set_permissions(&task, std::fs::Permissions::from_mode(0o700)).expect("executable");
+        testkit::program(&task, &format!("#!/bin/sh\n{script}\n"));
         dir
     }
 

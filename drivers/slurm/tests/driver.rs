@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use common::{World, all_made, becomes, configured, look, stop, together};
+use common::{World, all_made, all_well, becomes, configured, look, stop};
 use driver_sdk::{
     Bundle, BundleFile, Ensure, Finding, Health, InstanceState, LogStream, LogsQuery, RemoteDriver as _, RemoteError,
     Verdict,
@@ -46,7 +46,7 @@ async fn world_of_users() -> (World, Arc<Driver>) {
     std::fs::create_dir(&bin).expect("made");
     for command in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake")).expect("listed") {
         let command = command.expect("an entry");
-        std::fs::copy(command.path(), bin.join(command.file_name())).expect("copied");
+        testkit::program(&bin.join(command.file_name()), &std::fs::read(command.path()).expect("read"));
     }
     let driver = world.manager_with(json!({"users": ["nobody"], "bin_dir": bin})).await;
     (world, driver)
@@ -422,10 +422,13 @@ async fn a_squeue_that_takes_long_is_asked_less_often() {
     .await;
     // An end is told by the run directory, not by the queue.
     world.say("squeue.says", "Unable to contact slurm controller");
-    let pid = std::fs::read_to_string(world.slurm("jobs/1/pid")).expect("a job").trim().to_owned();
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("children");
-    let task = children.trim().parse().ok().and_then(rustix::process::Pid::from_raw).expect("the task");
-    rustix::process::kill_process(task, rustix::process::Signal::TERM).expect("told");
+    let gate = std::fs::read_to_string(world.slurm("jobs/1/pid")).expect("a job").trim().to_owned();
+    // The gate runs other commands before it.
+    let task: i32 = testkit::until("the task", || {
+        let children = std::fs::read_to_string(format!("/proc/{gate}/task/{gate}/children")).unwrap_or_default();
+        children.trim().parse().ok().filter(|child| testkit::command_line(*child) == "sleep 600")
+    });
+    testkit::signal(task, rustix::process::Signal::TERM);
     becomes(&driver, &handle, InstanceState::Exited).await;
 }
 
@@ -434,7 +437,7 @@ async fn what_is_created_together_is_an_array_and_each_part_is_an_instance_of_it
     let world = World::new();
     let driver = world.manager().await;
     let script = "echo \"$SLURM_JOB_ID ${SLURM_ARRAY_TASK_ID-alone} $SLURM_SUBMIT_DIR\"; exec sleep 600";
-    let handles = all_made(&driver, world.ensures(20, script)).await;
+    let handles = all_well(world.gathered(&driver, world.ensures(20, script)).await);
     let jobs = world.jobs();
     assert_eq!(jobs.len(), 20, "{jobs:?}");
     assert!(jobs.iter().filter(|job| job.contains('_')).count() >= 8, "all but the first: {jobs:?}");
@@ -475,9 +478,10 @@ async fn a_lost_answer_for_an_array_makes_no_second_instance() {
     world.say("sbatch.says", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation");
     world.say("sbatch.takes", "");
     let requests = world.ensures(20, "true");
-    for lost in together(&driver, requests.clone()).await {
+    for lost in world.gathered(&driver, requests.clone()).await {
         assert!(matches!(lost, Err(RemoteError::CouldNotAsk(_))), "{lost:?}");
     }
+    assert!(world.jobs().iter().any(|job| job.contains('_')), "{:?}", world.jobs());
     for said in ["sbatch.says", "sbatch.takes"] {
         world.unsay(said);
     }
@@ -502,15 +506,14 @@ async fn what_differs_is_submitted_by_itself_four_at_a_time() {
         request.task.msgpack_driver_config = rmp_serde::to_vec(&options).expect("bytes");
         request
     };
-    all_made(&driver, (10..30).map(request).collect()).await;
+    all_well(world.gathered(&driver, (10..30).map(request).collect()).await);
     let jobs = world.jobs();
     assert!(jobs.len() == 20 && !jobs.iter().any(|job| job.contains('_')), "{jobs:?}");
-    let calls = std::fs::read_to_string(world.slurm("sbatch.calls")).expect("calls");
-    let at_once = calls.lines().scan(0, |now, call| {
+    let at_once = world.submissions().scan(0, |now, call| {
         *now += if call == "begins" { 1 } else { -1 };
         Some(*now)
     });
-    assert!((2..=4).contains(&at_once.max().expect("some")), "{calls}");
+    assert_eq!(at_once.max(), Some(4), "{:?}", world.submissions().collect::<Vec<_>>());
 }
 
 #[tokio::test]
@@ -523,7 +526,7 @@ async fn a_cluster_that_takes_no_such_array_is_given_smaller_ones_or_single_jobs
         world.say("hold", "");
         world.say("arrays", &largest.to_string());
         world.say("arrays.says", says);
-        all_made(&driver, world.ensures(24, "true")).await;
+        all_well(world.gathered(&driver, world.ensures(24, "true")).await);
         let jobs = world.jobs();
         assert_eq!((jobs.len(), jobs.iter().any(|job| job.contains('_'))), (24, arrays), "{jobs:?}");
     }
@@ -575,10 +578,10 @@ async fn a_refused_job_leaves_nothing_and_a_full_cluster_is_asked_again() {
 #[tokio::test]
 async fn a_submission_that_waits_for_room_is_given_up_with_what_it_says() {
     let world = World::new();
-    let driver = world.manager_with(json!({"command_timeout": "2s"})).await;
+    let driver = world.manager_with(json!({"command_timeout": "10s"})).await;
     world.say("sbatch.waits", "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n");
     let why = driver.ensure(world.ensure("k", 1, "true")).await.expect_err("no room").to_string();
-    assert!(why.contains("within 2 s") && why.contains("temporarily unable to accept job"), "{why}");
+    assert!(why.contains("within 10 s") && why.contains("temporarily unable to accept job"), "{why}");
     world.unsay("sbatch.waits");
     let made = driver.ensure(world.ensure("k", 1, "exit 3")).await.expect("made");
     assert_eq!(becomes(&driver, &made.handle, InstanceState::Exited).await.exit.exit_code, 3);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use common::{World, all_made, becomes, configured, look, stop, together};
+use common::{World, all_made, all_well, becomes, configured, look, stop};
 use driver_check::{Pace, Selection, Subject, TaskKit};
 use driver_sdk::{Ensure, Health, InstanceState, Observation, RemoteDriver as _, RemoteError, Verdict};
 use restd::{How, Restd};
@@ -61,7 +61,6 @@ impl Served {
     fn config(&self) -> Value {
         json!({
             "base": self.dir.path().join("runs"), "bin_dir": self.dir.path().join("bin"), "poll_interval": "60s",
-            "command_timeout": "2s",
             "rest": {"url": self.restd.url, "token_file": self.dir.path().join("token")},
         })
     }
@@ -139,7 +138,9 @@ async fn a_second_submission_that_is_not_seen_starts_nothing() {
 #[tokio::test]
 async fn what_is_no_answer_is_never_an_end() {
     let world = Served::new(&[38]).await;
-    let driver = world.manager().await;
+    let mut config = world.config();
+    config["command_timeout"] = json!("10s");
+    let driver = configured(&config).await;
     let handle = world.runs(&driver, "k").await;
     for (how, told) in [
         (How::Lost, "the connection broke"),
@@ -153,7 +154,7 @@ async fn what_is_no_answer_is_never_an_end() {
         (How::Refused(429, "slow down"), "429: slow down"),
         (How::Refused(500, FAILED), "500: Unspecified error"),
         (How::Refused(503, ""), "503"),
-        (How::Silent, "within 2 s"),
+        (How::Silent, "within 10 s"),
     ] {
         world.restd.spoil("/jobs", how.clone());
         let seen = look(&driver, &handle).await;
@@ -197,7 +198,7 @@ async fn what_is_created_together_is_an_array_and_one_is_stopped_by_itself() {
     for version in [38, 40] {
         let world = Served::new(&[version]).await;
         let driver = world.manager().await;
-        let handles = all_made(&driver, world.ensures(20, "exec sleep 600")).await;
+        let handles = all_well(world.gathered(&driver, world.ensures(20, "exec sleep 600")).await);
         let jobs = world.jobs();
         assert_eq!(jobs.len(), 20, "{version}: {jobs:?}");
         assert!(jobs.iter().filter(|job| job.contains('_')).count() >= 8, "{version}: {jobs:?}");
@@ -219,14 +220,14 @@ async fn a_version_that_ends_whole_arrays_is_given_none() {
     let world = Served::new(&[39]).await;
     let driver = world.manager().await;
     world.say("hold", "");
-    all_made(&driver, world.ensures(20, "true")).await;
+    all_well(world.gathered(&driver, world.ensures(20, "true")).await);
     let jobs = world.jobs();
     assert!(jobs.len() == 20 && !jobs.iter().any(|job| job.contains('_')), "{jobs:?}");
     // An array that another manager has made is left alone.
     let world = Served::new(&[39, 40]).await;
     world.say("hold", "");
     let driver = world.manager().await;
-    let handles = all_made(&driver, world.ensures(20, "true")).await;
+    let handles = all_well(world.gathered(&driver, world.ensures(20, "true")).await);
     // Some went by themselves, and which ones is nobody's choice.
     let seen = driver.observe(&handles).await.expect("observed");
     let of_array = |seen: &Observation| seen.attributes.get("job_id").is_some_and(|id| id.contains('_'));
@@ -245,9 +246,10 @@ async fn a_lost_answer_for_an_array_makes_no_second_instance() {
     world.say("hold", "");
     world.restd.spoil("job/submit", How::Lost);
     let requests = world.ensures(20, "true");
-    for lost in together(&driver, requests.clone()).await {
+    for lost in world.gathered(&driver, requests.clone()).await {
         assert!(matches!(lost, Err(RemoteError::CouldNotAsk(_))), "{lost:?}");
     }
+    assert!(world.jobs().iter().any(|job| job.contains('_')), "{:?}", world.jobs());
     world.restd.heal();
     let other = world.manager().await;
     all_made(&other, requests).await;

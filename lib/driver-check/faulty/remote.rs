@@ -253,12 +253,14 @@ impl RemoteDriver for Remote {
         let (key, instance) = self.found(request.handle.as_ref())?;
         self.admit(&instance, request.epoch)?;
         let timeout = build::std_duration(request.timeout.as_ref());
+        if fault("remote/stop") {
+            // As it is before the signal: it may end before anybody looks again.
+            let seen = observed(&instance, &key);
+            instance.signal(number(&request.signal));
+            return done(StopResponse { observed: Some(seen) });
+        }
         if instance.meta().is_some() {
-            if fault("remote/stop") {
-                instance.signal(number(&request.signal));
-            } else {
-                instance.stop(&request.signal, timeout).await;
-            }
+            instance.stop(&request.signal, timeout).await;
         }
         done(StopResponse { observed: Some(observed(&instance, &key)) })
     }

@@ -35,9 +35,9 @@ impl DriverState for State {
 }
 
 /// The creation of `began` is atomic, so only one of several such shells runs. It leads a process group, the target of
-/// signals.
-const WRAPPER: &str = "mkdir began 2>/dev/null || exit 0; trap : TERM; echo $$ >pid; sh -c \"$1\" >out 2>&1; echo $? \
-    >exit.new; mv exit.new exit";
+/// signals, which come again until `exit` is there: what writes that ignores them, as its children do.
+const WRAPPER: &str = "mkdir began 2>/dev/null || exit 0; trap : TERM; echo $$ >pid; sh -c \"$1\" >out 2>&1; code=$?; \
+    trap '' TERM; echo $code >exit.new; mv exit.new exit";
 
 #[derive(Default)]
 struct Spool(std::sync::OnceLock<PathBuf>);

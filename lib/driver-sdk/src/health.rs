@@ -143,7 +143,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(1);
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_late_answer_that_was_told_already_asks_for_no_new_fingerprint() {
         let (same, none, bad, good, other) = tokio::join!(
             asks_again(Some(well()), well(), SOON),
@@ -156,18 +156,18 @@ mod tests {
         assert_eq!((same, none, bad, good, other), (false, true, true, true, false));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_late_answer_that_is_good_in_another_way_asks_for_a_new_fingerprint() {
         // A queue that takes jobs, then one that is disabled: both are answers.
         assert!(asks_again(Some(Ok(1)), Ok(2), SOON).await);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn after_a_known_answer_that_was_not_good_the_host_asks_soon() {
         assert!(asks_again(Some(ill("away")), ill("away"), LOOK_AGAIN + SOON).await);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_fingerprint_that_was_given_up_has_told_nothing() {
         let context = Context::new();
         let due = context.fingerprint_due();

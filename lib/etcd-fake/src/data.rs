@@ -279,6 +279,14 @@ pub(crate) fn puts(request: &TxnRequest) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+/// The first keys of its deletions.
+pub(crate) fn deletes(request: &TxnRequest) -> impl Iterator<Item = &[u8]> {
+    request.success.iter().chain(&request.failure).filter_map(|operation| match &operation.request {
+        Some(Request::DeleteRange(delete)) => Some(&*delete.key),
+        _ => None,
+    })
+}
+
 fn check_duplicates(branch: &[RequestOp]) -> Result<(), Status> {
     let duplicate = || Status::invalid_argument("etcdserver: duplicate key given in txn request");
     let mut put = HashSet::new();

@@ -47,12 +47,16 @@ pub struct Backup(Data);
 pub struct Seen {
     /// How many were answered or done.
     pub txns: u64,
+    /// How often all batches were read, from the oldest or a snapshot to the newest.
+    pub loads: u64,
     /// The most operations of one.
     pub operations: usize,
     /// The most bytes of one.
     pub bytes: usize,
     /// Compactions.
     pub compactions: u64,
+    /// Defragmentations, with those that are under way.
+    pub defragmentations: u64,
 }
 
 impl FakeEtcd {
@@ -114,7 +118,8 @@ impl FakeEtcd {
         format!("http://{}", self.address)
     }
 
-    /// The next `count` transactions that put a key with this text in it suffer this.
+    /// The next `count` transactions that put or delete a key with this text in it suffer this. A deletion of several
+    /// counts by its first key.
     pub fn fail(&self, fault: Fault, count: usize, key: &str) {
         self.switches(|switches| switches.faults.extend(std::iter::repeat_n((fault, key.to_owned()), count)));
     }
@@ -138,6 +143,12 @@ impl FakeEtcd {
     /// The quota is used up, or not.
     pub fn set_no_space(&self, is: bool) {
         self.switches(|switches| switches.no_space = is);
+    }
+
+    /// Defragmentations go on for as long as this is set, and their member does not tell its status meanwhile. Other
+    /// calls are answered, as by the members beside it.
+    pub fn hold_defragmentations(&self, hold: bool) {
+        self.switches(|switches| (switches.hold, switches.defragments) = (hold, false));
     }
 
     /// Somebody else puts this key right before the next lease is granted.
@@ -207,7 +218,16 @@ impl FakeEtcd {
 
     /// Deletes a key behind everybody's back.
     pub fn delete(&self, key: &str) {
-        let request = etcd::ops::when(Vec::new(), vec![etcd::ops::delete(key)], Vec::new());
+        self.delete_by(etcd::ops::delete(key));
+    }
+
+    /// Deletes the keys that begin with this text, as `etcdctl del --prefix` does.
+    pub fn delete_prefix(&self, prefix: &str) {
+        self.delete_by(etcd::ops::delete_between(prefix, etcd::ops::end_of_prefix(prefix.as_bytes())));
+    }
+
+    fn delete_by(&self, operation: etcd::proto::RequestOp) {
+        let request = etcd::ops::when(Vec::new(), vec![operation], Vec::new());
         let revision = {
             let mut data = self.data();
             drop(data.txn(&request));

@@ -27,7 +27,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     Seen,
-    data::{Data, puts, size},
+    data::{Data, deletes, puts, size},
 };
 
 /// What goes wrong with a transaction.
@@ -39,6 +39,8 @@ pub enum Fault {
     LoseRequest,
     /// There is no answer, and it is done only after this time.
     Late(Duration),
+    /// It is done at once, and the answer comes after this time.
+    Slow(Duration),
     /// It is the one that uses up the quota: it is done, the answer says that there is no room, and from now on there
     /// is none.
     Last,
@@ -59,6 +61,10 @@ pub(crate) struct Switches {
     pub(crate) no_space: bool,
     pub(crate) corrupt: bool,
     pub(crate) silent: bool,
+    /// Defragmentations are not done.
+    pub(crate) hold: bool,
+    /// One has begun since they are held.
+    pub(crate) defragments: bool,
     /// What somebody else puts right before the next lease is granted.
     pub(crate) before_grant: Option<(String, Vec<u8>)>,
     pub(crate) user: Option<(String, String)>,
@@ -138,6 +144,13 @@ impl Service {
         }
     }
 
+    /// Waits until no defragmentation is under way.
+    async fn defragmented(&self) {
+        while self.switches().defragments {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     async fn do_txn(&self, request: TxnRequest) -> Result<TxnResponse, Status> {
         let has_put = puts(&request).next().is_some();
         let fault = {
@@ -154,7 +167,8 @@ impl Service {
                 seen.operations = seen.operations.max(request.success.len());
                 seen.bytes = seen.bytes.max(size(&request));
             }
-            let hit = |text: &str| puts(&request).any(|key| String::from_utf8_lossy(key).contains(text));
+            let mut changed = puts(&request).chain(deletes(&request));
+            let mut hit = |text: &str| changed.any(|key| String::from_utf8_lossy(key).contains(text));
             match switches.faults.front() {
                 Some((fault, key)) if hit(key) => {
                     let fault = *fault;
@@ -167,6 +181,11 @@ impl Service {
         let lost = || Status::unavailable("etcdserver: request timed out, possibly due to previous leader failure");
         match fault {
             None => self.change(|data| data.txn(&request)),
+            Some(Fault::Slow(delay)) => {
+                let answer = self.change(|data| data.txn(&request));
+                tokio::time::sleep(delay).await;
+                answer
+            }
             Some(Fault::LoseAnswer) => {
                 drop(self.change(|data| data.txn(&request)));
                 Err(lost())
@@ -193,6 +212,10 @@ impl Service {
 impl Kv for Service {
     async fn range(&self, request: Request<RangeRequest>) -> Result<Response<RangeResponse>, Status> {
         self.enter(&request).await?;
+        // Only who reads to the end of the log names no batch as its end.
+        let asked = request.get_ref();
+        let all = asked.range_end.ends_with(b"/log0") && !asked.count_only;
+        self.switches().seen.loads += u64::from(all);
         self.data().range(request.get_ref()).map(Response::new)
     }
 
@@ -372,6 +395,7 @@ impl Lease for Service {
 impl Maintenance for Service {
     async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
         self.enter(&request).await?;
+        self.defragmented().await;
         let header = self.data().header();
         let status = StatusResponse { header, version: "0.0.0".into(), db_size: 1, leader: 1, ..Default::default() };
         Ok(Response::new(status))
@@ -391,6 +415,12 @@ impl Maintenance for Service {
 
     async fn defragment(&self, request: Request<DefragmentRequest>) -> Result<Response<DefragmentResponse>, Status> {
         self.enter(&request).await?;
+        {
+            let mut switches = self.switches();
+            switches.seen.defragmentations += 1;
+            switches.defragments = switches.hold;
+        }
+        self.defragmented().await;
         Ok(Response::new(DefragmentResponse { header: self.data().header() }))
     }
 }

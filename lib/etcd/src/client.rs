@@ -5,7 +5,7 @@ use std::{
     future::Future,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -63,6 +63,8 @@ pub(crate) struct Inner {
     token: Mutex<Option<AsciiMetadataValue>>,
     /// The endpoint of the newest call that was answered.
     current: AtomicUsize,
+    /// Number of the next call.
+    calls: AtomicU64,
 }
 
 impl Inner {
@@ -101,6 +103,8 @@ impl Client {
             user: options.user.clone(),
             token: Mutex::default(),
             current: AtomicUsize::new(0),
+            // An endpoint that has answered nothing has answered call 0.
+            calls: AtomicU64::new(1),
         };
         Ok(Self(Arc::new(inner), DEADLINE))
     }
@@ -240,11 +244,45 @@ impl Client {
         self.leave(current);
     }
 
+    /// Leaves the connections to all endpoints: the next call makes a new one, wherever it begins. What is under way on
+    /// them goes on. For a caller that no endpoint has answered in time.
+    pub fn leave_all_endpoints(&self) {
+        self.0.addresses.iter().for_each(Address::leave);
+        self.turn_endpoint();
+    }
+
+    /// The next calls begin with another endpoint; the connection to this one stays, and so do the calls on it. For a
+    /// call whose answer is late.
+    pub fn turn_endpoint(&self) {
+        let current = self.0.current.load(Ordering::Relaxed);
+        self.turn(current);
+    }
+
+    /// How many endpoints there are.
+    #[must_use]
+    pub fn endpoints(&self) -> usize {
+        self.0.addresses.len()
+    }
+
     fn leave(&self, at: usize) {
         self.0.addresses[at].leave();
+        self.turn(at);
+    }
+
+    fn turn(&self, at: usize) {
         let next = (at + 1) % self.0.addresses.len();
         // Unless another call has gone on already.
         let _ = self.0.current.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// The next calls begin where this one was answered, unless the endpoint that they would begin with has answered a
+    /// newer one: then this answer was only late.
+    fn answered(&self, at: usize, number: u64) {
+        self.0.addresses[at].answered.fetch_max(number, Ordering::Relaxed);
+        let current = self.0.current.load(Ordering::Relaxed);
+        if self.0.addresses[current].answered.load(Ordering::Relaxed) < number {
+            self.0.current.store(at, Ordering::Relaxed);
+        }
     }
 
     /// Tries a call at one endpoint after the other.
@@ -261,6 +299,7 @@ impl Client {
         while turn < all {
             let at = (first + turn) % all;
             let address = &self.0.addresses[at];
+            let number = self.0.calls.fetch_add(1, Ordering::Relaxed);
             let attempt = async {
                 let channel = address.channel().await.map_err(Attempt::NotSent)?;
                 let mut request = Request::new(message.clone());
@@ -271,7 +310,7 @@ impl Client {
             // What times out while the connection is made counts as sent: no harm is done by doubt.
             let ended = match tokio::time::timeout(self.1, attempt).await {
                 Ok(Ok(answer)) => {
-                    let _ = self.0.current.compare_exchange(first, at, Ordering::Relaxed, Ordering::Relaxed);
+                    self.answered(at, number);
                     return Ok(answer.into_inner());
                 }
                 Ok(Err(ended)) => ended,

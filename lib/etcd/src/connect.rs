@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, PoisonError, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -30,6 +30,8 @@ pub(crate) struct Address {
     port: u16,
     tls: Option<Dialer>,
     channel: Mutex<Option<Channel>>,
+    /// The newest of the calls that were answered here, by their numbers.
+    pub(crate) answered: AtomicU64,
 }
 
 impl Address {
@@ -54,6 +56,7 @@ impl Address {
             port: uri.port_u16().unwrap_or(2379),
             tls,
             channel: Mutex::default(),
+            answered: AtomicU64::new(0),
         })
     }
 

@@ -189,3 +189,37 @@ fn endpoints_are_read_or_refused_by_name() {
     assert!(Client::new(&Options::default()).is_err());
     with(Options { endpoints: vec!["etcd:2379".into(), "http://[::1]:2379/".into()], ..Options::default() });
 }
+
+/// `turn_endpoint` sends calls elsewhere while one is under way; its answer comes later. False = it came earlier.
+async fn an_answer_is_late(other_answers: bool) -> bool {
+    let (late, other) = (FakeEtcd::start(), FakeEtcd::start());
+    late.fail(Fault::Slow(Duration::from_secs(3)), 1, "late");
+    let endpoints = vec![late.endpoint(), other.endpoint()];
+    let client = with(Options { endpoints, ..Options::default() });
+    let under_way = tokio::spawn({
+        let client = client.clone();
+        async move { client.put("late", "1", 0).await }
+    });
+    testkit::eventually("the call", || late.faults_left() == 0).await;
+    client.turn_endpoint();
+    if other_answers {
+        client.put("meanwhile", "1", 0).await.unwrap();
+    } else {
+        other.set_frozen(true);
+    }
+    if under_way.is_finished() {
+        return false;
+    }
+    assert_eq!(other.keys("meanwhile").len(), usize::from(other_answers), "it was sent elsewhere");
+    under_way.await.unwrap().unwrap();
+    soon(client.put("next", "1", 0)).await.unwrap();
+    assert_eq!((late.keys("next").len(), other.keys("next").len()), if other_answers { (0, 1) } else { (1, 0) });
+    true
+}
+
+#[tokio::test]
+async fn a_late_answer_takes_calls_back_only_from_an_endpoint_that_does_not_answer() {
+    for other_answers in [true, false] {
+        testkit::poll("an answer that is late", async || an_answer_is_late(other_answers).await).await;
+    }
+}

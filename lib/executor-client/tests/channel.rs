@@ -195,7 +195,7 @@ async fn a_far_end_that_closes_its_output_and_lives_on_is_given_up() {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
     let pid = child.id().unwrap();
-    let patience = Patience { greeting: Duration::from_secs(2), ..PATIENCE };
+    let patience = Patience { greeting: Duration::from_secs(10), ..PATIENCE };
     let opened = soon(HostChannel::open(child, "n", patience)).await;
     assert!(matches!(&opened, Err(OpenError::Ended(why)) if why.contains("runs on")), "{opened:?}");
     eventually("its end", || !Path::new(&format!("/proc/{pid}/exe")).exists()).await;

@@ -30,6 +30,9 @@ const RESISTED: Duration = Duration::from_millis(100);
 /// How long processes are waited for that may belong to the workload: while they execute a program, they cannot say.
 const UNDECIDED: Duration = Duration::from_secs(1);
 
+/// How many looks those get at least: a machine that stands still spends their time on none.
+const LOOKS: u32 = 10;
+
 /// The fate of a workload.
 #[derive(Debug)]
 pub enum Fate {
@@ -256,9 +259,10 @@ fn resisting() -> MutexGuard<'static, BTreeSet<PathBuf>> {
 fn kill_remains_within(state_dir: &Path, record: &StateRecord, patience: Duration) -> Result<(), Error> {
     let paths = Paths::of_record(record);
     let (begun, deadline) = (Instant::now(), Instant::now() + patience);
-    let mut pause = Duration::from_millis(1);
+    let (mut pause, mut looks) = (Duration::from_millis(1), 0);
     let mut killed: Vec<ProcessStat> = Vec::new();
     loop {
+        looks += 1;
         cgroup::kill(&paths);
         let all = process::all().map_err(Error::io("list processes to end the workload in", state_dir))?;
         let (mut remains, undecided) = remains(record, &paths, &all);
@@ -266,7 +270,7 @@ fn kill_remains_within(state_dir: &Path, record: &StateRecord, patience: Duratio
         remains.sort_unstable();
         remains.dedup();
         killed = all.iter().filter(|p| remains.contains(&p.pid)).copied().collect();
-        if remains.is_empty() && (!undecided || begun.elapsed() > UNDECIDED) {
+        if remains.is_empty() && (!undecided || is_given_up(looks, begun.elapsed())) {
             return Ok(());
         }
         for pid in remains.iter().filter_map(|pid| Pid::from_raw(*pid)) {
@@ -278,6 +282,11 @@ fn kill_remains_within(state_dir: &Path, record: &StateRecord, patience: Duratio
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(100));
     }
+}
+
+/// Whether those that cannot say whether they belong to the workload have had their time.
+fn is_given_up(looks: u32, elapsed: Duration) -> bool {
+    looks > LOOKS && elapsed > UNDECIDED
 }
 
 /// Those of the processes that were killed that have not ended. While a process exits, the kernel takes its memory
@@ -402,5 +411,19 @@ mod tests {
         let now = [of(7, 100, 'R'), of(8, 100, 'Z'), of(9, 300, 'S'), of(10, 100, 'S')];
         assert_eq!(still_exiting(&killed, &now).collect::<Vec<_>>(), [7]);
         assert_eq!(still_exiting(&[], &now).count(), 0, "nobody was found before");
+    }
+
+    #[test]
+    fn who_cannot_say_gets_time_and_looks() {
+        let (short, long) = (UNDECIDED / 2, UNDECIDED * 3);
+        for (looks, elapsed, given_up) in [
+            (1, short, false),
+            (1, long, false),
+            (LOOKS, long, false),
+            (LOOKS + 1, short, false),
+            (LOOKS + 1, long, true),
+        ] {
+            assert_eq!(is_given_up(looks, elapsed), given_up, "{looks} looks in {elapsed:?}");
+        }
     }
 }

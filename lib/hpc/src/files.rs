@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use driver_sdk::{Bundle, BundleFile, RemoteError};
 use rustix::fd::{AsFd, OwnedFd};
@@ -17,6 +17,11 @@ use crate::Answer;
 
 /// Bytes of a file that is read whole: ours are far shorter, whatever its user makes of it.
 const LONGEST: u64 = 1 << 20;
+/// How long somebody may hold the lock of a program that was just written: a process that starts has it for a moment,
+/// and a user who locks it holds nobody up for ever.
+const LOCKED: Duration = Duration::from_secs(10);
+/// How often the lock is tried.
+const TRY: Duration = Duration::from_millis(2);
 
 /// Why something could not be done to a path, as an answer.
 pub fn unclear(what: &str, path: &Path) -> impl FnOnce(io::Error) -> RemoteError {
@@ -66,22 +71,58 @@ pub fn read(path: &Path) -> Answer<Option<String>> {
     }
 }
 
-/// Writes a file at once: readers see all of it or what was there.
+/// Writes a file at once: readers see all of it or what was there. One with a mode of a program can be executed from
+/// then on.
 ///
 /// # Errors
 /// [`RemoteError::CouldNotAsk`]: it cannot be written.
 pub fn put(path: &Path, mode: u32, data: &[u8]) -> Answer<()> {
+    put_by(path, mode, |file| file.write_all(data))
+}
+
+/// [`put`], whose content `write` writes.
+fn put_by(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> Answer<()> {
     let temporary = path.with_extension(format!("tmp.{}", unique()));
-    let write = || {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
-        file.write_all(data)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    };
-    write().map_err(|why| {
+    let put = write_new(&temporary, mode, is_program(mode), write).and_then(|()| fs::rename(&temporary, path));
+    put.map_err(|why| {
         let _ = fs::remove_file(&temporary);
         unclear("write", path)(why)
     })
+}
+
+/// Whether a file of this mode may be executed.
+fn is_program(mode: u32) -> bool {
+    mode & 0o111 != 0
+}
+
+/// Writes a new file, whole and synced.
+///
+/// A process that another thread forks meanwhile inherits the open file until it executes its own command, and until
+/// then the kernel executes the written one for nobody (ETXTBSY). So a program is written under a lock, which is that
+/// of the open file, whoever has inherited it: this returns afterwards. Without file locks there is nothing to wait
+/// for.
+fn write_new(
+    path: &Path,
+    mode: u32,
+    executable: bool,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+    if executable {
+        let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+    }
+    write(&mut file)?;
+    file.sync_all()?;
+    drop(file);
+    if executable && let Ok(file) = open(path, OpenOptions::new().read(true)) {
+        let begun = Instant::now();
+        while rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+            && begun.elapsed() < LOCKED
+        {
+            std::thread::sleep(TRY);
+        }
+    }
+    Ok(())
 }
 
 /// Leaves a result in the place of a run that could not: one that is there already, or comes meanwhile, stays. What is
@@ -221,9 +262,7 @@ pub fn lay_out(dir: &Path, bundle: &Bundle) -> Answer<()> {
         let write = || {
             fs::create_dir_all(target.parent().unwrap_or(&task))?;
             let staged = dir.join(format!(".staged.{}", unique()));
-            let mut open = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&staged)?;
-            open.write_all(&file.data)?;
-            open.sync_all()?;
+            write_new(&staged, 0o600, is_program(mode_of(file)), |open| open.write_all(&file.data))?;
             fs::set_permissions(&staged, permissions.clone())?;
             fs::rename(&staged, &target)
         };
@@ -274,9 +313,7 @@ fn plain_or_whole(path: &str) -> &Path {
 
 fn stage(staged: &Path, file: &BundleFile) -> rustix::io::Result<()> {
     let write = || {
-        let mut open = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(staged)?;
-        open.write_all(&file.data)?;
-        open.sync_all()?;
+        write_new(staged, 0o600, is_program(mode_of(file)), |open| open.write_all(&file.data))?;
         fs::set_permissions(staged, fs::Permissions::from_mode(mode_of(file)))
     };
     write().map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::IO))
@@ -361,6 +398,31 @@ mod tests {
             .flatten()
             .filter(|e| e.file_name().to_string_lossy().starts_with(".staged"));
         assert_eq!(staged.count(), 0);
+    }
+
+    /// A process that is being started has the files of this one until it executes its own command.
+    #[test]
+    fn a_program_is_in_its_place_when_no_process_that_starts_can_write_to_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = dir.path().join("task.sh");
+        let (inherits, inherited) = std::sync::mpsc::channel();
+        let putting = std::thread::spawn({
+            let program = program.clone();
+            move || {
+                put_by(&program, 0o700, |file| {
+                    file.write_all(b"#!/bin/sh\nexit 3\n")?;
+                    inherits.send(file.try_clone()?).map_err(io::Error::other)
+                })
+            }
+        });
+        let inherited = inherited.recv().expect("written");
+        // Long enough for all that comes after the content.
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!program.exists() && !putting.is_finished(), "nobody could execute it");
+        drop(inherited);
+        assert_eq!(putting.join().expect("ran"), Ok(()));
+        let ended = std::process::Command::new(&program).status().expect("executed");
+        assert_eq!(ended.code(), Some(3));
     }
 
     #[test]

@@ -138,18 +138,17 @@ pub fn task(dir: &Path, work_dir: &Path, shell: &str, before: &str, prolog: &[St
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
     use std::process::Command;
 
     use super::*;
+    use crate::files;
 
     #[test]
     fn a_task_begins_with_the_usual_answer_to_each_signal() {
         let dir = tempfile::tempdir().expect("a directory");
         let put = |name: &str, text: &str| {
             let path = dir.path().join(name);
-            std::fs::write(&path, text).expect("written");
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).expect("executable");
+            files::put(&path, 0o700, text.as_bytes()).expect("written");
             path
         };
         put("task.sh", "#!/bin/sh\ngrep SigIgn /proc/self/status\n");

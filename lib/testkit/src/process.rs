@@ -63,11 +63,11 @@ pub fn environment(pid: i32) -> Vec<String> {
 /// # Panics
 /// It cannot be written there.
 #[track_caller]
-pub fn program(path: &Path, text: &str) {
+pub fn program(path: &Path, content: &(impl AsRef<[u8]> + ?Sized)) {
     let mut file = fs::File::create(path).expect("the program's file");
     // The lock is that of the open file, whoever has inherited it.
     file.lock().expect("its lock");
-    file.write_all(text.as_bytes()).expect("its text");
+    file.write_all(content.as_ref()).expect("its content");
     file.set_permissions(fs::Permissions::from_mode(0o755)).expect("its mode");
     drop(file);
     fs::File::open(path).and_then(|file| file.lock_shared()).expect("the end of all writers");

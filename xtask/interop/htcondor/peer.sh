@@ -240,13 +240,13 @@ E2
     done
 
     begin collector
-    wait_for collector 30 "$dir/bin/condor_status" -collector
+    wait_for collector 120 "$dir/bin/condor_status" -collector
     begin negotiator
     begin schedd
     for n in $(seq "$nodes"); do begin "n$n"; done
-    wait_for schedd 30 "$dir/bin/condor_q" -allusers
+    wait_for schedd 120 "$dir/bin/condor_q" -allusers
     for n in $(seq "$nodes"); do
-        wait_for "node n$n" 60 sh -c "'$dir/bin/condor_status' -af Name | grep -q 'n$n@'"
+        wait_for "node n$n" 180 sh -c "'$dir/bin/condor_status' -af Name | grep -q 'n$n@'"
     done
 }
 

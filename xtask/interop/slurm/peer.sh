@@ -5,6 +5,7 @@
 #   peer.sh start DIR [NODES]   NODES slurmds (default 1), the parts n1, n2, ...; its configuration is DIR/slurm.conf
 #   peer.sh kill DIR PART       kill -9 of one part: slurmctld, n1, n2, ... (the jobs of a node run on)
 #   peer.sh again DIR PART      starts that part again
+#   peer.sh report DIR PART     one node, n1, n2, ...: its slurmd tells slurmctld which jobs it has
 #   peer.sh stop DIR            ends everything, also what jobs have left; removes DIR
 #
 # Settings, by environment at start: ADDRESS (of the daemons, default 127.0.0.1), MIN_JOB_AGE (seconds that an ended job
@@ -74,7 +75,7 @@ begin() { # PART
         # load accounting where no slurmdbd is configured.
         slurmrestd) run slurmrestd env SLURM_JWT=daemon slurmrestd -u nobody -g nogroup -a rest_auth/jwt \
             -s openapi/v0.0.38 "$(sed 's#^http://##' "$dir/rest.url")" ;;
-        n[0-9]*) run "$1" slurmd -D -N "$(cat "$dir/mark")$1" -f "$dir/slurm.conf" ;;
+        n[0-9]*) run "$1" slurmd -D -N "$(cat "$dir/mark")$1" -f "$dir/slurm.conf" -L "$dir/log/$1.log" ;;
         *) fail "no part is called $1" ;;
     esac
 }
@@ -120,7 +121,6 @@ SlurmdSpoolDir=$dir/spool/%n
 SlurmctldPidFile=$dir/slurmctld.own.pid
 SlurmdPidFile=$dir/slurmd.%n.own.pid
 SlurmctldLogFile=$dir/log/slurmctld.log
-SlurmdLogFile=$dir/log/%n.log
 SlurmctldDebug=info
 SlurmdDebug=info
 ProctrackType=proctrack/cgroup
@@ -163,9 +163,9 @@ E2
     } > "$dir/cgroup.conf"
     export SLURM_CONF=$dir/slurm.conf
 
-    wait_for munged 10 munge -n -S "$dir/munge.socket"
+    wait_for munged 60 munge -n -S "$dir/munge.socket"
     begin slurmctld
-    wait_for slurmctld 30 scontrol ping
+    wait_for slurmctld 120 scontrol ping
     if [ -n "$jwt" ]; then
         scontrol token username=root lifespan=86400 > "$dir/token"
         chmod 600 "$dir/token"
@@ -173,7 +173,7 @@ E2
     fi
     for n in $(seq "$nodes"); do begin "n$n"; done
     for n in $(seq "$nodes"); do
-        wait_for "node n$n" 60 sh -c "sinfo -h -N -n p${mark}n$n -o %T | grep -qx idle"
+        wait_for "node n$n" 180 sh -c "sinfo -h -N -n p${mark}n$n -o %T | grep -qx idle"
     done
 }
 
@@ -206,6 +206,9 @@ case ${1:-} in
     start) start "${2:?DIR}" "${3:-1}" ;;
     stop) stop "${2:?DIR}" ;;
     kill) dir=${2:?DIR}; kill -9 "$(cat "$dir/${3:?PART}.pid")" ;;
+    # A slurmd that reads its configuration again registers. slurmctld itself asks for that only each 20th time that it
+    # looks after a node.
+    report) dir=${2:?DIR}; kill -HUP "$(cat "$dir/${3:?PART}.pid")" ;;
     again)
         dir=${2:?DIR}
         export SLURM_CONF=$dir/slurm.conf

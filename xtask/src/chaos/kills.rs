@@ -217,7 +217,8 @@ fn stopping(world: &mut World, n: usize, victim: Victim) -> Result<()> {
     let mut spec =
         Spec::new("trap 'sleep 0.3; exit 9' TERM; trap 'sleep 0.3; exit 9' INT; while :; do sleep 0.05; done")
             .driver(driver(n));
-    spec.kill_timeout = Duration::from_secs(3);
+    // A machine that stands still must not make an orderly end a killed one.
+    spec.kill_timeout = Duration::from_secs(30);
     let (job, process) = world.start_task(&spec)?;
     world.server.delete(&format!("/v1/job/{job}"))?;
     at_some_moment(n);

@@ -19,7 +19,7 @@ use super::{
     remote::{self, running},
 };
 use crate::{
-    local::{BOUND, end_all, free_ports, target_dir, until},
+    local::{BOUND, end_all, free_ports, peers, until},
     packages::Skip,
     peer,
     process::Run,
@@ -237,8 +237,7 @@ impl Airflow {
 
 /// A Python that has Airflow.
 fn python() -> Result<PathBuf> {
-    let dir = target_dir().join("interop").join(AIRFLOW.replace("==", "-"));
-    fs::create_dir_all(target_dir().join("interop"))?;
+    let dir = peers()?.join(AIRFLOW.replace("==", "-"));
     peer::cached(&dir, |out| {
         Run::new("python3", [Path::new("-m"), Path::new("venv"), out]).run()?;
         // The scripts of a virtual environment name its place, so that nothing but the interpreter is used of it.

@@ -69,6 +69,16 @@ impl Agent {
         self.text(&format!("/v1/client/fs/logs/{alloc}?task=t&type={stream}&plain=true"))
     }
 
+    /// Waits until an allocation's task has written this and nothing else: its end may be told before the last of its
+    /// output is there.
+    pub(crate) fn until_output(&self, alloc: &str, stream: &str, wanted: &str) -> Result<()> {
+        until(&format!("{wanted:?} on {stream}"), BOUND, || {
+            let text = self.output(alloc, stream)?;
+            ensure!(text == wanted, "{stream} reads {text:?}");
+            Ok(Some(()))
+        })
+    }
+
     /// What an allocation's task uses; nothing while its driver does not answer.
     pub(crate) fn stats(&self, alloc: &str) -> Result<Option<Value>> {
         let task = self.get(&format!("/v1/client/allocation/{alloc}/stats"))?["Tasks"]["t"].take();

@@ -27,7 +27,7 @@ pub(crate) fn check() -> Result<()> {
     dockerd::need(&[])?;
     builds::build(&["drover-driver-batch"])?;
     let plugin = target_dir().join("debug/drover-driver-batch");
-    let mut daemon = Daemon::new(7)?;
+    let mut daemon = Daemon::new(5)?;
     daemon.up()?;
     daemon.import_image()?;
     let cloud = start(&python, &daemon)?;

@@ -84,8 +84,7 @@ fn one_run(agent: &Agent) -> Result<()> {
         "no Terminated event with exit code 7: {events:?}"
     );
     for (stream, wanted) in [("stdout", "to-stdout\n1000\n/local red\nshared\n"), ("stderr", "to-stderr\n")] {
-        let text = agent.output(&ended, stream)?;
-        ensure!(text == wanted, "{stream} reads {text:?}");
+        agent.until_output(&ended, stream, wanted)?;
     }
     Ok(())
 }

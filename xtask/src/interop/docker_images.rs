@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{
@@ -42,7 +42,7 @@ pub(super) fn registries(agent: &Agent, daemon: &Daemon, login: &Path) -> Result
     ];
     for id in runs {
         let ended = until(&format!("the end of {id}"), BOUND, || agent.alloc(&id, "complete"))?;
-        ensure!(agent.output(&ended, "stdout")? == "here\n", "{id} printed something else");
+        agent.until_output(&ended, "stdout", "here\n").with_context(|| id)?;
     }
     ensure!(registry.refused() > 0, "the registry gave everything to everybody");
     let fails = [
@@ -87,8 +87,7 @@ pub(super) fn archive(agent: &Agent, daemon: &Daemon) -> Result<()> {
     bring(&mut job, &format!("cp {:?} image.tar", file.display()));
     agent.submit(&job)?;
     let ended = until("the end of the task from an archive", BOUND, || agent.alloc("archive", "complete"))?;
-    ensure!(agent.output(&ended, "stdout")? == "loaded\n", "the task from an archive printed something else");
-    Ok(())
+    agent.until_output(&ended, "stdout", "loaded\n")
 }
 
 /// Entrypoint, mounts, labels and environment, as the engine and the task see them.
@@ -110,11 +109,7 @@ pub(super) fn options(agent: &Agent, daemon: &Daemon) -> Result<()> {
     bring(&mut job, "echo 'from the job' > f");
     agent.submit(&job)?;
     let id = until("the service with options", BOUND, || agent.alloc("options", "running"))?;
-    let wanted = "green one\n1\nfrom the job\nread-only\n";
-    until(&format!("the output {wanted:?}"), BOUND, || {
-        let text = agent.output(&id, "stdout")?;
-        if text == wanted { Ok(Some(())) } else { anyhow::bail!("it reads {text:?}") }
-    })?;
+    agent.until_output(&id, "stdout", "green one\n1\nfrom the job\nread-only\n")?;
     let container = daemon.docker(&["ps", "-q"])?;
     let labels = daemon.docker(&["inspect", "-f", "{{json .Config.Labels}}", container.trim()])?;
     let labels: Value = serde_json::from_str(&labels)?;

@@ -110,13 +110,13 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, daemon: &mut Daemon, plugin: &d
     let alloc = allocation(server)?;
     remote::counts(server, &alloc)?;
     server.until_memory(&alloc)?;
-    server.put(&format!("/v1/client/allocation/{alloc}/signal"), &json!({"Task": "t", "Signal": "SIGUSR1"}))?;
+    remote::signal(server, &alloc, "SIGUSR1")?;
     until("the signal's echo", BOUND, || Ok(server.output(&alloc, "stdout")?.contains("got-usr1").then_some(())))?;
-    let said = server.exec(&alloc, &["/bin/sh", "-c", "echo out; exit 5"])?;
+    let said = remote::exec(server, &alloc, &["/bin/sh", "-c", "echo out; exit 5"])?;
     ensure!((said.0, said.1.as_str()) == (5, "out\n"), "exec answered {said:?}");
 
     // What travels with the create, and what the engine had before it.
-    let said = server.exec(&alloc, &["/bin/sh", "-c", "cat /local/in/file; echo kept > /data/file"])?;
+    let said = remote::exec(server, &alloc, &["/bin/sh", "-c", "cat /local/in/file; echo kept > /data/file"])?;
     ensure!((said.0, said.1.as_str()) == (0, "fetched\n"), "the artifact in the container: {said:?}");
     let mounted =
         daemon.docker(&["inspect", "-f", "{{range .Mounts}}{{.Name}}:{{.Destination}} {{end}}", &container])?;

@@ -51,7 +51,8 @@ pub(crate) fn need(more: &[Wanted]) -> Result<(), Skip> {
 }
 
 impl Daemon {
-    /// Prepares an engine; [`Daemon::up`] starts it. `number` tells engines of one check apart.
+    /// Prepares an engine; [`Daemon::up`] starts it. `number`, a digit, tells the engines of one run apart: checks run
+    /// beside each other.
     pub(crate) fn new(number: u8) -> Result<Daemon> {
         let pid = std::process::id();
         let daemon = Daemon::of(number, pid);

@@ -21,11 +21,15 @@ pub(crate) fn check() -> Result<()> {
     template::instantiate(NAME, &dir)?;
     // With the versions of the workspace: newer ones that the registry may have by now say nothing of the template.
     fs::copy(workspace::root().join("Cargo.lock"), dir.join("Cargo.lock"))?;
-    // Where the dependencies are built already.
+    // In the manifest, below the variables of the environment, as in the workspace.
+    let manifest = dir.join("Cargo.toml");
+    let workspace = fs::read_to_string(workspace::root().join("Cargo.toml"))?;
+    fs::write(&manifest, format!("{}\n{}", fs::read_to_string(&manifest)?, profile_of(&workspace)?))?;
+    // Where most of the dependencies are built already.
     let words = [
         OsString::from("build"),
         "--manifest-path".into(),
-        dir.join("Cargo.toml").into(),
+        manifest.into(),
         "--target-dir".into(),
         target_dir().into(),
     ];
@@ -43,6 +47,13 @@ pub(crate) fn check() -> Result<()> {
     story(&agent, &dir.join("job.nomad.hcl"))
         .with_context(|| format!("the end of the agent's log:\n{}", agent.log_tail()))?;
     Ok(())
+}
+
+/// The profile of this workspace's builds: Cargo uses nothing again that was built with another one.
+fn profile_of(manifest: &str) -> Result<&str> {
+    let from = manifest.find("[profile.dev]").context("the workspace has no profile dev")?;
+    let to = manifest.find("[profile.release]").filter(|to| *to > from).context("no profile release follows")?;
+    Ok(&manifest[from..to])
 }
 
 fn story(agent: &Agent, job: &Path) -> Result<()> {

@@ -6,7 +6,6 @@ use std::{collections::BTreeSet, path::Path};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{go_driver, suite};
-use crate::local::target_dir;
 
 /// Where a fault shows.
 #[derive(Clone, Copy, PartialEq)]
@@ -39,9 +38,11 @@ const KNOWN: &[(&str, &str, Shows)] = &[
 /// The check.
 pub(crate) fn check() -> Result<()> {
     let plugin = go_driver::plugin()?;
-    let config = target_dir().join("interop").join("go-raw-exec.hcl");
+    let config = std::env::temp_dir().join(format!("drover-go-raw-exec-{}.hcl", std::process::id()));
     std::fs::write(&config, "enabled = true\n").with_context(|| format!("could not write {}", config.display()))?;
-    let report = suite::run(["-config".into(), config.into(), plugin.into()])?;
+    let report = suite::run(["-config".into(), config.clone().into(), plugin.into()]);
+    std::fs::remove_file(&config).with_context(|| format!("could not remove {}", config.display()))?;
+    let report = report?;
     ensure!(report.passed > 50, "too few checks passed: {}; {:?}", report.passed, report.failed);
     let failed = report.failed;
     let one_hierarchy = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();

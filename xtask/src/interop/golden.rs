@@ -6,7 +6,6 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::{
-    local::target_dir,
     packages,
     peer::{self, GoProgram},
     process::Run,
@@ -26,7 +25,7 @@ pub(crate) fn cron() -> Result<()> {
 fn same(program: &GoProgram) -> Result<()> {
     packages::need_go()?;
     let golden = workspace::root().join(program.from);
-    let now = target_dir().join("interop").join(format!("{}.{}.json", program.name, std::process::id()));
+    let now = std::env::temp_dir().join(format!("drover-{}.{}.json", program.name, std::process::id()));
     let program = program.cached()?;
     Run::new(program, [golden.join("cases.txt"), now.clone()]).run()?;
     let read = |path: &std::path::Path| -> Result<Value> {

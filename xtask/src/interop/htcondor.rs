@@ -13,12 +13,12 @@ use super::{
     account::Account,
     cluster::{Agent, Role, SHORT_LEASE, drover},
     job::Job,
-    remote::{self, allocation, running},
+    remote::{self, RUNTIME, allocation, running},
     suite,
 };
 use crate::{
     builds,
-    local::{BOUND, kill, target_dir, until},
+    local::{BOUND, kill, peers, target_dir, until},
     packages::{self, Skip},
     peer,
     process::Run,
@@ -70,8 +70,7 @@ impl Drop for Pool {
 
 impl Pool {
     fn start() -> Result<Self> {
-        let tree = target_dir().join(format!("interop/htcondor-{RELEASE}"));
-        fs::create_dir_all(target_dir().join("interop"))?;
+        let tree = peers()?.join(format!("htcondor-{RELEASE}"));
         peer::cached(&tree, |out| script(&["install", &out.display().to_string()]).run_patiently())?;
         let dir = std::env::temp_dir().join(format!("drover-htcondor-{}", std::process::id()));
         let pool = Self { dir, user: Account::new()? };
@@ -140,7 +139,7 @@ impl Pool {
     }
 
     fn until_empty(&self) -> Result<()> {
-        until("no job that has not ended", BOUND, || Ok(self.jobs()?.is_empty().then_some(())))
+        until("no job that has not ended", RUNTIME, || Ok(self.jobs()?.is_empty().then_some(())))
     }
 
     fn starts(&self) -> PathBuf {
@@ -175,7 +174,7 @@ impl Pool {
 fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, pool: &Pool) -> Result<()> {
     server.until_healthy(&["htcondor"], 1)?;
     server.submit(&job(pool))?;
-    let first = until("a running instance", BOUND, || running(server))?;
+    let first = until("a running instance", RUNTIME, || running(server))?;
     let id = pool.one()?;
     ensure!(first["ProviderId"] == format!("job {id}.0"), "the job is {id}, the record says {first}");
     let status = drover(&server.address(), &["remote", "status", "far"])?;
@@ -191,7 +190,7 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, pool: &Pool) -> 
     pool.kill("schedd")?;
     remote::until_unknown(server, "the schedd is silent")?;
     pool.again("schedd")?;
-    until("a running instance after the schedd", BOUND, || running(server))?;
+    until("a running instance after the schedd", RUNTIME, || running(server))?;
     same(server, pool, &id, "kill -9 of the schedd")?;
 
     orphaned(server, pool)?;
@@ -214,12 +213,12 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, pool: &Pool) -> 
 /// Another instance than those that have begun runs, by itself.
 fn replaced(server: &Agent, pool: &Pool, begun: &[(u32, String)], after: &str) -> Result<()> {
     let next =
-        until(&format!("another instance after {after}"), BOUND, || Ok(pool.started().get(begun.len()).cloned()))?;
+        until(&format!("another instance after {after}"), RUNTIME, || Ok(pool.started().get(begun.len()).cloned()))?;
     let (pid, id) = begun.last().context("the work has not begun")?;
     ensure!(next.1 != *id, "the job {id} has started its work a second time after {after}");
     ensure!(!alive(*pid), "the first one, {pid}, still runs after {after}");
     let this_one = || Ok(running(server)?.filter(|r| r["ProviderId"] == format!("job {}.0", next.1)));
-    until(&format!("a running instance after {after}"), BOUND, this_one)?;
+    until(&format!("a running instance after {after}"), RUNTIME, this_one)?;
     ensure!(pool.started().len() == begun.len() + 1, "too many have begun: {:?}", pool.started());
     Ok(())
 }
@@ -233,7 +232,7 @@ fn orphaned(server: &Agent, pool: &Pool) -> Result<()> {
     kill(startd)?;
     pool.again("n1")?;
     let given_up = format!("ClusterId == {id} && VacateReason =!= undefined");
-    until("a job that HTCondor has given up", BOUND, || {
+    until("a job that HTCondor has given up", RUNTIME, || {
         Ok((!pool.condor("condor_q", &["-constraint", &given_up, "-af", "ClusterId"])?.trim().is_empty()).then_some(()))
     })?;
     remote::until_unknown(server, "HTCondor has given the job up, and its process runs on")?;
@@ -278,7 +277,7 @@ fn ends(server: &Agent, pool: &Pool) -> Result<()> {
         let config = json!({"command": "/bin/sh", "args": ["-c", script]});
         server.submit(&Job::new(id, "batch", "htcondor", config).once().body())?;
         if id == "removed" {
-            until("a job to remove", BOUND, || running(server))?;
+            until("a job to remove", RUNTIME, || running(server))?;
             pool.condor("condor_rm", &[&pool.one()?])?;
         }
         remote::has_ended(server, id, status, code, said)?;

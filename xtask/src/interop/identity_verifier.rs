@@ -18,7 +18,7 @@ use super::{
     job::Job,
 };
 use crate::{
-    local::{self, BOUND, free_ports, target_dir, until},
+    local::{self, BOUND, free_ports, peers, until},
     packages::{self, Skip, Wanted},
     peer,
     process::Run,
@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// PyJWT with what verifies signatures.
-const PYJWT: &str = "pyjwt[crypto]==2.*";
+const PYJWT: &str = "pyjwt[crypto]==2.15.1";
 
 /// Shows its tokens, again and again.
 const SHOW: &str = "while true; do for f in \"$NOMAD_SECRETS_DIR\"/nomad_*.jwt; do echo \"$(basename $f) $(cat $f)\"; \
@@ -53,8 +53,7 @@ pub(crate) fn check() -> Result<()> {
 
 /// A Python that has PyJWT.
 fn python() -> Result<PathBuf> {
-    let dir = target_dir().join("interop/pyjwt");
-    fs::create_dir_all(target_dir().join("interop"))?;
+    let dir = peers()?.join(PYJWT.replace("[crypto]==", "-"));
     peer::cached(&dir, |out| {
         Run::new("python3", [Path::new("-m"), Path::new("venv"), out]).run()?;
         Run::new(out.join("bin/python"), ["-m", "pip", "install", "-q", PYJWT]).run_patiently()
@@ -215,7 +214,7 @@ fn identities() -> Value {
     json!({"Identities": [
         {"Name": "lasting", "Audience": ["sts.example", "other.example"], "File": true, "ExtraClaims": ["team"],
             "TTL": 3_600_000_000_000_i64},
-        {"Name": "short", "Audience": ["short.example"], "File": true, "TTL": 6_000_000_000_i64},
+        {"Name": "short", "Audience": ["short.example"], "File": true, "TTL": 20_000_000_000_i64},
     ]})
 }
 

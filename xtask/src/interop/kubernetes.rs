@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     builds,
-    local::{BOUND, target_dir, until},
+    local::{BOUND, peers, target_dir, until},
     packages::{self, Skip, Wanted},
     peer,
     process::Run,
@@ -92,10 +92,9 @@ pub(crate) fn check() -> Result<()> {
     cluster.until_empty()
 }
 
-/// The programs of the cluster, built once per target directory and releases.
+/// The programs of the cluster, built once per release.
 pub(crate) fn programs() -> Result<PathBuf> {
-    let dir = target_dir().join("interop").join(format!("kubernetes-{VERSIONS}"));
-    fs::create_dir_all(target_dir().join("interop"))?;
+    let dir = peers()?.join(format!("kubernetes-{VERSIONS}"));
     peer::cached(&dir, |out| script(&["build", &out.display().to_string()]).run_patiently())
 }
 
@@ -129,7 +128,7 @@ impl Cluster {
         // What operators get, to the letter.
         let manifest = workspace::root().join("examples/kubernetes/rbac.yaml").display().to_string();
         cluster.kubectl(&["apply", "-f", &manifest])?;
-        let token = cluster.kubectl(&["create", "token", "drover", "-n", NAMESPACE])?;
+        let token = cluster.kubectl(&["create", "token", "drover", "-n", "drover"])?;
         let admin = fs::read_to_string(cluster.kubeconfig())?;
         let users = admin.find("users:").context("a kubeconfig with users")?;
         let clusters = &admin[..users];
@@ -300,9 +299,9 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cluster: &Cluste
     ensure!(status.to_lowercase().contains("exactly one"), "the guarantee is another one: {status}");
     let alloc = allocation(server)?;
     remote::counts(server, &alloc)?;
-    let said = server.exec(&alloc, &["/bin/sh", "-c", "echo $GREETING; cat /secrets/token; exit 5"])?;
+    let said = remote::exec(server, &alloc, &["/bin/sh", "-c", "echo $GREETING; cat /secrets/token; exit 5"])?;
     ensure!((said.0, said.1.as_str()) == (5, "hello\nfetched\n"), "exec answered {said:?}");
-    server.put(&format!("/v1/client/allocation/{alloc}/signal"), &json!({"Task": "t", "Signal": "SIGUSR1"}))?;
+    remote::signal(server, &alloc, "SIGUSR1")?;
     // metrics-server wants two samples of a container first.
     until("statistics", 2 * BOUND, || {
         let used = &server.get(&format!("/v1/client/allocation/{alloc}/stats"))?["ResourceUsage"];

@@ -78,7 +78,9 @@ impl Checker {
     pub(crate) fn build(name: &str) -> Result<Self> {
         packages::need_go()?;
         let program = peer::GO_LINEARIZABLE.cached()?;
-        let kept = target_dir().join("interop").join(format!("{name}-{}", std::process::id()));
+        let kept = target_dir().join("interop");
+        fs::create_dir_all(&kept).with_context(|| format!("could not make {}", kept.display()))?;
+        let kept = kept.join(format!("{name}-{}", std::process::id()));
         let checker = Self { program, lines: kept.with_extension("jsonl"), picture: kept.with_extension("html") };
         ensure!(!checker.ask(BROKEN)?.0, "the checker finds nothing wrong with a server that ignores the index");
         Ok(checker)

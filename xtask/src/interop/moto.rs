@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 
 use super::{cluster::Agent, remote::record, suite};
 use crate::{
-    local::{BOUND, free_ports, target_dir, until},
+    local::{BOUND, free_ports, peers, until},
     packages::Skip,
     peer,
     process::Run,
     workspace,
 };
 
-const MOTO: &str = "moto[server]==5.*";
+const MOTO: &str = "moto[server]==5.2.5";
 pub(super) const REGION: &str = "us-east-1";
 
 /// Headers of a call with a JSON body, and of one with a form.
@@ -37,8 +37,7 @@ pub(super) fn need_moto() -> Result<PathBuf, Skip> {
 }
 
 fn python() -> Result<PathBuf> {
-    let dir = target_dir().join("interop/moto");
-    fs::create_dir_all(target_dir().join("interop"))?;
+    let dir = peers()?.join(MOTO.replace("[server]==", "-"));
     peer::cached(&dir, |out| {
         Run::new("python3", [Path::new("-m"), Path::new("venv"), out]).run()?;
         // The scripts of a virtual environment name its place, so that nothing but the interpreter is used of it.

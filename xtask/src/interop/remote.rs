@@ -1,6 +1,6 @@
 //! What checks of remote drivers ask a server of Drover with one remote task, job `far`.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -13,6 +13,9 @@ use crate::{
     local::{BOUND, kill, until},
     process::Run,
 };
+
+/// How long a check waits for what a runtime does in its own time: on a busy machine it begins and ends jobs late.
+pub(super) const RUNTIME: Duration = Duration::from_secs(180);
 
 /// The record of the remote task; null when there is none.
 pub(super) fn record(server: &Agent) -> Result<Value> {
@@ -41,6 +44,32 @@ pub(super) fn until_moved(server: &Agent, from: &str, after: &str) -> Result<()>
 /// The allocation that is wanted and runs; it may be told a moment after its instance's record.
 pub(super) fn allocation(server: &Agent) -> Result<String> {
     until("a running allocation", BOUND, || server.serving("far"))
+}
+
+/// How managers refuse an order while they have no lease.
+const NO_LEASE: &str = "this node may not act on the instance now";
+
+/// The answer to an order for an instance. A machine that stands still for longer than a short lease costs a manager
+/// that lease for a moment: an order that is refused for this reason alone, as `said` tells of it, is given again.
+fn until_allowed<T>(mut order: impl FnMut() -> Result<T>, said: impl Fn(&T) -> &str) -> Result<T> {
+    until("a manager that has its lease", BOUND, || {
+        let answer = order();
+        let refused = answer.as_ref().is_ok_and(|answer| said(answer).contains(NO_LEASE));
+        Ok((!refused).then_some(answer))
+    })?
+}
+
+/// `alloc exec` in an instance, by a manager that has its lease: exit code, standard output, standard error.
+pub(super) fn exec(server: &Agent, alloc: &str, command: &[&str]) -> Result<(i32, String, String)> {
+    until_allowed(|| server.exec(alloc, command), |said| &said.2)
+}
+
+/// Sends a signal to the task `t` of an instance, by a manager that has its lease.
+pub(super) fn signal(server: &Agent, alloc: &str, signal: &str) -> Result<()> {
+    let (path, body) = (format!("/v1/client/allocation/{alloc}/signal"), json!({"Task": "t", "Signal": signal}));
+    let (status, text) = until_allowed(|| server.put_text(&path, &body), |said| &said.1)?;
+    ensure!(status == 200, "{signal} was refused: {status} {text}");
+    Ok(())
 }
 
 /// The instance counts on, and its log has every line once.
@@ -101,7 +130,7 @@ pub(super) fn demo(runtime: &str, config: &Path, more: &[&str]) -> Result<()> {
 
 /// The batch job `id` has ended like this, and its record goes with it.
 pub(super) fn has_ended(server: &Agent, id: &str, status: &str, code: i32, said: &str) -> Result<()> {
-    let events = until(&format!("{id}: an allocation that is {status}"), BOUND, || {
+    let events = until(&format!("{id}: an allocation that is {status}"), RUNTIME, || {
         server.alloc(id, status)?.map(|alloc| server.events(&alloc)).transpose()
     })?;
     let told = events.into_iter().find(|e| e["Type"] == "Terminated").unwrap_or_default();

@@ -13,14 +13,11 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
     cluster::{Agent, Role, SHORT_LEASE, drover},
-    remote::{self, allocation, manager, running},
+    remote::{self, RUNTIME, allocation, manager, running},
     slurm::{self, Cluster},
     suite,
 };
-use crate::{
-    local::{BOUND, until},
-    packages,
-};
+use crate::{local::until, packages};
 
 /// What stays with the commands: `alloc exec`, the use of CPU and memory, the kind of process tracking.
 const BESIDE: [&str; 3] = ["srun", "sstat", "scontrol"];
@@ -62,7 +59,7 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, cluster: &Cluster) -> Result<()
     server.until_healthy(&["slurm"], 2)?;
     fs::write(cluster.starts(), "")?;
     server.submit(&slurm::job(cluster))?;
-    until("a running instance", BOUND, || running(server))?;
+    until("a running instance", RUNTIME, || running(server))?;
     let id = cluster.one()?;
     let status = drover(&server.address(), &["remote", "status", "far"])?;
     ensure!(status.contains("one by key, unfenced"), "the guarantee is another one: {status}");
@@ -79,7 +76,7 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, cluster: &Cluster) -> Result<()
     cluster.kill("slurmrestd")?;
     remote::until_unknown(server, "slurmrestd is away")?;
     cluster.again("slurmrestd")?;
-    until("a running instance after slurmrestd", BOUND, || running(server))?;
+    until("a running instance after slurmrestd", RUNTIME, || running(server))?;
     slurm::same(server, cluster, &id, "kill -9 of slurmrestd")?;
 
     server.delete("/v1/job/far")?;

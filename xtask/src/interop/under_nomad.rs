@@ -5,7 +5,10 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{cluster::Agent, remote::allocation};
+use super::{
+    cluster::Agent,
+    remote::{RUNTIME, allocation},
+};
 use crate::{
     local::{BOUND, kill, until},
     packages, peer,
@@ -35,7 +38,7 @@ pub(super) fn check(subject: &Subject<'_>, one: impl Fn() -> Result<String>) -> 
 fn story(agent: &mut Agent, subject: &Subject<'_>, one: impl Fn() -> Result<String>) -> Result<()> {
     agent.until_healthy(&[subject.driver], 1)?;
     agent.submit(subject.job)?;
-    let alloc = until("a running allocation", BOUND, || Ok(allocation(agent).ok()))?;
+    let alloc = until("a running allocation", RUNTIME, || agent.serving("far"))?;
     let lines = |agent: &Agent| agent.output(&alloc, "stdout").unwrap_or_default().lines().count();
     let goes_on = |agent: &Agent, after: &str| {
         let before = until(&format!("a log after {after}"), BOUND, || Ok(Some(lines(agent)).filter(|n| *n > 0)))?;
@@ -56,5 +59,5 @@ fn story(agent: &mut Agent, subject: &Subject<'_>, one: impl Fn() -> Result<Stri
     agent.until_healthy(&[subject.driver], 1)?;
     same(agent, "kill -9 of Nomad")?;
     agent.delete("/v1/job/far")?;
-    until("the end of its allocation", BOUND, || agent.alloc("far", "complete")).map(drop)
+    until("the end of its allocation", RUNTIME, || agent.alloc("far", "complete")).map(drop)
 }

@@ -16,7 +16,7 @@ use super::{
     job::Job,
 };
 use crate::{
-    local::{self, BOUND, free_ports, target_dir, until},
+    local::{self, BOUND, free_ports, peers, until},
     packages::Skip,
     peer,
     process::Run,
@@ -58,8 +58,7 @@ pub(crate) fn check() -> Result<()> {
 
 /// The program.
 fn openbao() -> Result<PathBuf> {
-    let dir = target_dir().join("interop/openbao");
-    fs::create_dir_all(target_dir().join("interop"))?;
+    let dir = peers()?.join(OPENBAO.replace("==", "-"));
     peer::cached(&dir, |out| {
         Run::new("python3", [Path::new("-m"), Path::new("venv"), out]).run()?;
         Run::new(out.join("bin/python"), ["-m", "pip", "install", "-q", OPENBAO]).run_patiently()
@@ -175,7 +174,7 @@ impl Bao {
         let role = json!({
             "role_type": "jwt", "bound_audiences": ["vault.io"], "user_claim": "/extra_claims/who",
             "user_claim_json_pointer": true, "token_policies": ["tasks"], "token_type": "service",
-            "claim_mappings": {"nomad_job_id": "job", "nomad_task": "task"}, "token_period": "6s",
+            "claim_mappings": {"nomad_job_id": "job", "nomad_task": "task"}, "token_period": "20s",
         });
         self.write("auth/jwt-nomad/role/tasks", &role).map(drop)
     }

@@ -65,7 +65,7 @@ impl Kernel {
             Wanted::new("dpkg-deb", "dpkg"),
         ];
         packages::need(&wanted)?;
-        let place = local::target_dir().join("interop/kernel");
+        let place = local::peers().map_err(|e| Skip::because(format!("{e:#}")))?.join("kernel");
         // One that was fetched before serves as well, wherever it came from.
         if let Some(kernel) = Self::fetched(&place) {
             return Ok(kernel);

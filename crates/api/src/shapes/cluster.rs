@@ -91,6 +91,10 @@ pub struct NodeDrainRequest {
     pub mark_eligible: bool,
     /// Free metadata.
     pub meta: BTreeMap<String, String>,
+    /// Leaves a node that drains as it is; the answer is that of a drain that has begun. Ours: a node asks so for its
+    /// own drain, which does not change what a person has ordered.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub only_if_not_draining: bool,
 }
 
 /// `PUT /v1/node/:id/eligibility`.

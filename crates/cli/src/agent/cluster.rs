@@ -19,7 +19,7 @@ use axum::{
 use client::ClientHandle;
 use futures::FutureExt as _;
 use http::StatusCode;
-use server::{AllServers, Server, ServerConfig, StartError, Surroundings, shared::SharedKey};
+use server::{AllServers, Server, ServerConfig, StartError, Surroundings};
 use server_http::{AskStore, HttpOptions, ServerMember, StepDown, StoreStanding, may_be_stale};
 use store::{DataDirLock, EtcdOptions, EtcdStore, Member, Peer, SILENT, Standing, Store as _, StoreError};
 use tokio::{
@@ -160,12 +160,17 @@ impl Cluster {
     /// # Errors
     /// When it is in a format that this release does not read: another try does not mend that.
     async fn open(&self) -> Result<Arc<EtcdStore>, Broken> {
+        // Whoever names the cluster may begin with nothing: it recovers, and founds no other one.
+        let open = if self.config.cluster_id.is_some() { EtcdStore::open_anew } else { EtcdStore::open };
         loop {
             let options = self.store.clone();
-            match tokio::task::spawn_blocking(move || EtcdStore::open(options)).await {
+            match tokio::task::spawn_blocking(move || open(options)).await {
                 Ok(Ok(store)) => return Ok(Arc::new(store)),
                 Ok(Err(error @ StoreError::Format { .. })) => {
                     return Err(format!("this server can neither follow nor lead: {error}"));
+                }
+                Ok(Err(error @ StoreError::NoCluster { .. })) => {
+                    tracing::error!(error = %error, retry_in = ?PAUSE, "this server waits for the store that it knows");
                 }
                 Ok(Err(error)) => tracing::error!(error = %error, retry_in = ?PAUSE, "the store is not reached"),
                 Err(error) => tracing::error!(error = %error, "opening the store has panicked"),
@@ -176,16 +181,15 @@ impl Cluster {
 
     /// Waits for its turn and leads, until something ends that.
     async fn turns(&mut self, store: &Arc<EtcdStore>, stop: &CancellationToken) -> Turn {
-        let mut wrong_key = Box::pin(wrong_key(store.clone(), self.config.shared.clone()));
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Turn::Stopped,
-                why = &mut wrong_key => return Turn::Broken(format!("this server could not lead: {why}")),
                 vacant = store.vacant() => if let Err(error) = vacant {
                     return Turn::Again(error.to_string());
                 },
-                never = self.following.follow(store) => match never {},
+                // It says so before its turn comes.
+                why = self.following.follow(store) => return Turn::Broken(format!("this server could not lead: {why}")),
             }
             let listed = store.clone();
             let servers = AllServers::told_by(move || addresses(&listed));
@@ -202,7 +206,13 @@ impl Cluster {
                 },
                 ..Surroundings::default()
             };
-            match Server::start_in(self.config.clone(), around).await {
+            let started = tokio::select! {
+                biased;
+                // What it waits for may be an etcd that does not come back.
+                () = stop.cancelled() => return Turn::Stopped,
+                started = Server::start_in(self.config.clone(), around) => started,
+            };
+            match started {
                 // A rival was faster.
                 Err(StartError::Store(StoreError::Held { .. })) => self.nodes.pass_on(),
                 // The store's: its first commit may find that the fence was taken, or that etcd does not answer.
@@ -218,8 +228,13 @@ impl Cluster {
 
     /// Leads until the fence is taken, the store fails, or the agent stops.
     async fn lead(&mut self, server: Server, store: &Arc<EtcdStore>, stop: &CancellationToken) -> Turn {
-        if let Err(error) = set_up_scheduler(&server, self.scheduler.clone()).await {
-            tracing::warn!(error = format!("{error:#}"), "the scheduler's first settings were not stored");
+        tokio::select! {
+            set_up = set_up_scheduler(&server, self.scheduler.clone()) => if let Err(error) = set_up {
+                tracing::warn!(error = format!("{error:#}"), "the scheduler's first settings were not stored");
+            },
+            // An etcd that does not answer holds up neither; what follows sees the same.
+            () = stop.cancelled() => {}
+            () = unconfirmed(store.checked()) => {}
         }
         let listed = store.clone();
         let servers = Arc::new(move || members(&listed));
@@ -261,17 +276,6 @@ impl Cluster {
         self.switch.set(self.elsewhere.clone());
         server.shutdown().await;
         turn
-    }
-}
-
-/// Resolves with the reason when the signing keys of the store do not open with this server's key: it could never lead,
-/// and says so before its turn comes. Cancel safe.
-async fn wrong_key(store: Arc<EtcdStore>, key: Option<SharedKey>) -> StartError {
-    let Some(key) = key else { return std::future::pending().await };
-    // The store is asked again when the turn of this server has come, and then its errors count.
-    match tokio::task::spawn_blocking(move || server::check_key(&*store, &key)).await {
-        Ok(Err(error @ StartError::Keyring(_))) => error,
-        _ => std::future::pending().await,
     }
 }
 

@@ -107,7 +107,7 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader, follower
     let (reload, mut reloads) = reload::over_http();
     let mut listening = vec![Listener::http(http, settings.tls.as_ref())];
     listening.extend(rpc_bind.map(|at| Listener::rpc(at, settings.tls.as_ref())));
-    let exposed = exposed(&listening);
+    let exposed = exposed(&listening, settings.acl);
     let options = http_options(&settings, client.as_ref(), http, exposed.clone())?;
     let options = HttpOptions { reload: Some(reload.clone()), follow_log: Some(followers.over_http()), ..options };
     let options = HttpOptions { audit: audit.clone(), ..options };

@@ -53,22 +53,25 @@ pub(super) fn refused(listening: &[Listener]) -> Option<String> {
     })
 }
 
-/// What to say of listeners that others than this machine reach: until there is access control, whoever may speak to
-/// the API may do anything.
-pub(super) fn exposed(listening: &[Listener]) -> Option<String> {
+/// What to say of listeners that others than this machine reach. Without access control whoever may speak to the API
+/// may do anything; with it, what a token lets do can be done by whoever reads the token on its way.
+pub(super) fn exposed(listening: &[Listener], acl: bool) -> Option<String> {
     let (plain, anybody) = (far(listening, |listener| !listener.tls), far(listening, |listener| listener.anybody));
-    if !plain.is_empty() {
-        return Some(format!(
+    match (plain.is_empty(), anybody.is_empty()) {
+        (false, _) if acl => Some(format!(
+            "beyond loopback without TLS ({plain}): whoever can read what passes can use its tokens; set tls {{ http = \
+                true, rpc = true }}, or keep it in a private network"
+        )),
+        (false, _) => Some(format!(
             "beyond loopback without TLS and access control ({plain}): whoever reaches the API may run anything on \
                 every node, and what passes between agents can be read; keep it in a private network"
-        ));
-    }
-    (!anybody.is_empty()).then(|| {
-        format!(
+        )),
+        (true, false) if !acl => Some(format!(
             "beyond loopback without access control ({anybody}): whoever reaches the API may run anything on every \
-                node; set tls.verify_https_client, or keep it in a private network"
-        )
-    })
+                node; set acl.enabled or tls.verify_https_client, or keep it in a private network"
+        )),
+        (true, _) => None,
+    }
 }
 
 #[cfg(test)]
@@ -78,18 +81,23 @@ mod tests {
     #[test]
     fn who_can_be_reached_is_told() {
         let at = |http: &str, rpc: &str| {
-            exposed(&[Listener::http(http.parse().expect(http), None), Listener::rpc(rpc.parse().expect(rpc), None)])
+            let http = Listener::http(http.parse().expect(http), None);
+            exposed(&[http, Listener::rpc(rpc.parse().expect(rpc), None)], false)
         };
         assert_eq!(at("127.0.0.1:4646", "[::1]:4647"), None);
         let both = at("0.0.0.0:4646", "10.0.0.5:4647").expect("open");
         assert!(both.contains("HTTP API on 0.0.0.0:4646 and node RPC on 10.0.0.5:4647"), "{both}");
         assert!(!at("127.0.0.1:4646", "10.0.0.5:4647").expect("open").contains("HTTP API"));
-        let secured = |anybody| {
+        let api = |tls, anybody, acl| {
             let at = "10.0.0.5:4646".parse().expect("an address");
-            exposed(&[Listener { name: "HTTP API", at, tls: true, anybody, guarded: true }])
+            exposed(&[Listener { name: "HTTP API", at, tls, anybody, guarded: true }], acl)
         };
-        assert!(secured(true).is_some_and(|what| what.contains("tls.verify_https_client")), "{:?}", secured(true));
-        assert_eq!(secured(false), None);
+        let open = api(true, true, false).expect("open");
+        assert!(open.contains("acl.enabled or tls.verify_https_client"), "{open}");
+        assert_eq!(api(true, false, false), None);
+        assert_eq!(api(true, true, true), None, "whoever speaks to it needs a token");
+        let plain = api(false, true, true).expect("tokens pass in plain text");
+        assert!(plain.contains("without TLS (") && plain.contains("tokens"), "{plain}");
     }
 
     #[test]

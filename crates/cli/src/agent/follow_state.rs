@@ -5,7 +5,6 @@
 //! go back: a state that was loaded anew replaces an older one only.
 
 use std::{
-    convert::Infallible,
     sync::{
         Arc,
         atomic::{
@@ -19,7 +18,7 @@ use std::{
 use arc_swap::ArcSwapOption;
 use axum::{Router, extract::Request};
 use http::HeaderMap;
-use server::{FollowError, Follower, Known, ServerConfig, ServerHandle};
+use server::{FollowError, Follower, Known, ServerConfig, ServerHandle, keyring::KeyringError};
 use server_http::{Contact, Contacts, HttpOptions, may_be_stale};
 use store::{Committed, EtcdStore, Member, SILENT, StoreError};
 use tokio::sync::watch;
@@ -119,8 +118,9 @@ impl Following {
         Self { config, http, stale, heard, follower: None, current: false, least: 0, pause: PAUSE }
     }
 
-    /// Has the state of this store and follows it. Cancel safe: it goes on where it was.
-    pub(crate) async fn follow(&mut self, store: &Arc<EtcdStore>) -> Infallible {
+    /// Has the state of this store and follows it. Resolves when its signing keys do not open with this server's key,
+    /// which no other try mends: such a server could never lead. Cancel safe: it goes on where it was.
+    pub(crate) async fn follow(&mut self, store: &Arc<EtcdStore>) -> KeyringError {
         loop {
             // Where nobody leads, this server is about to.
             if store.leader().wait_for(Option::is_some).await.is_err() {
@@ -129,6 +129,7 @@ impl Following {
             match self.turn(store).await {
                 Ok(()) => {}
                 Err(FollowError::Store(StoreError::Closed)) => return std::future::pending().await,
+                Err(FollowError::Keyring(error)) => return error,
                 Err(error) => {
                     self.current = false;
                     tracing::warn!(error = %error, retry_in = ?self.pause, "this server cannot follow the state; the \

@@ -407,6 +407,14 @@ fn alloc_of(path: &str) -> Option<AllocId> {
     }
 }
 
+/// The path and query of a request, without the wish for an answer that may be stale.
+fn unstale(path: &str) -> String {
+    let Some((path, query)) = path.split_once('?') else { return path.to_owned() };
+    let names = |pair: &&str| api::query::Query::parse(pair).is_ok_and(|query| query.get("stale").is_some());
+    let rest: Vec<&str> = query.split('&').filter(|pair| !names(pair)).collect();
+    if rest.is_empty() { path.to_owned() } else { format!("{path}?{}", rest.join("&")) }
+}
+
 fn refused(status: StatusCode, text: String) -> Response {
     (status, text).into_response()
 }
@@ -425,7 +433,10 @@ async fn forward(State(state): State<Arc<Forward>>, mut request: Request) -> Res
         }
         Err(why) => return refused(StatusCode::SERVICE_UNAVAILABLE, format!("No cluster leader: {why}")),
     };
-    let path = request.uri().path_and_query().map_or("/", |p| p.as_str()).to_owned();
+    let path = request.uri().path_and_query().map_or("/", |p| p.as_str());
+    // A server that has no state yet asks whoever leads, who knows all that its clients have seen here: another server,
+    // also one that has led, might know less.
+    let path = if stale.is_some() && state.leader.is_some() { unstale(path) } else { path.to_owned() };
     let base = if server.starts_with("https://") { server.clone() } else { format!("http://{server}") };
     let uri: Uri = match format!("{base}{path}").parse() {
         Ok(uri) => uri,
@@ -492,7 +503,7 @@ mod tests {
     use store::Member;
     use tokio::{io::AsyncReadExt as _, net::TcpListener, sync::watch};
 
-    use super::{Forward, Stale, alloc_of, forward, health, named_node, names_a_server, of_a_node, to_server};
+    use super::{Forward, Stale, alloc_of, forward, health, named_node, names_a_server, of_a_node, to_server, unstale};
 
     #[tokio::test]
     async fn the_node_that_a_request_names() {
@@ -520,6 +531,11 @@ mod tests {
 
     /// What is said of a request that a leader at this address does not answer.
     async fn unanswered(address: String, method: &str) -> (StatusCode, String) {
+        passed_on(address, method, "/v1/jobs").await
+    }
+
+    /// The answer to a request that a server without the state passes on to a leader at this address.
+    async fn passed_on(address: String, method: &str, path: &str) -> (StatusCode, String) {
         let leader =
             Member { id: "l".into(), name: "leader".into(), rpc: String::new(), http: address, ..Member::default() };
         let (_tell, leader) = watch::channel(Some(leader));
@@ -530,7 +546,7 @@ mod tests {
             http: to_server::client(None),
             stale: Stale::default(),
         };
-        let request = Request::builder().method(method).uri("/v1/jobs").body(Body::empty()).expect("a request");
+        let request = Request::builder().method(method).uri(path).body(Body::empty()).expect("a request");
         let answer = forward(State(Arc::new(state)), request).await;
         let status = answer.status();
         let text = axum::body::to_bytes(answer.into_body(), 1 << 20).await.expect("a body");
@@ -556,6 +572,28 @@ mod tests {
         assert!(reads_and_closes.await.expect_err("it never ends by itself").is_cancelled());
         let (status, text) = unanswered(address, "PUT").await;
         assert!(status == StatusCode::SERVICE_UNAVAILABLE && text.contains("cannot be reached"), "{status} {text}");
+    }
+
+    #[tokio::test]
+    async fn a_server_without_the_state_asks_for_no_stale_answer() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+        let address = listener.local_addr().expect("an address").to_string();
+        let tells_the_path = axum::Router::new().fallback(|uri: http::Uri| async move { uri.to_string() });
+        let leader = tokio::spawn(async move { axum::serve(listener, tells_the_path).await });
+        for (asked, passed) in [
+            ("/v1/jobs?stale", "/v1/jobs"),
+            ("/v1/jobs?stale=true&index=7&wait=1s", "/v1/jobs?index=7&wait=1s"),
+            ("/v1/jobs?prefix=stale&st%61le=1", "/v1/jobs?prefix=stale"),
+            ("/v1/jobs?prefix=a%26stale", "/v1/jobs?prefix=a%26stale"),
+            // The leader answers this one whatever it says.
+            ("/v1/status/leader?stale", "/v1/status/leader?stale"),
+        ] {
+            let (status, path) = passed_on(address.clone(), "GET", asked).await;
+            assert_eq!((status, &*path), (StatusCode::OK, passed), "{asked}");
+        }
+        leader.abort();
+        assert!(leader.await.expect_err("it never ends by itself").is_cancelled());
+        assert_eq!(unstale("/v1/jobs"), "/v1/jobs");
     }
 
     #[test]

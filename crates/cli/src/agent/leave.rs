@@ -39,6 +39,8 @@ impl Leave {
             drain_spec: Some(DrainSpec { deadline, ignore_system_jobs: self.ignore_system_jobs }),
             mark_eligible: false,
             meta: [("message".to_owned(), "the agent of the node is shutting down".to_owned())].into(),
+            // A person may have ordered another drain, which goes on as ordered.
+            only_if_not_draining: true,
         };
         conn.ask(call::node_drain(node, &request)).await.context("start the drain")?;
         let mut index = 0;

@@ -254,11 +254,12 @@ fn show_events(state: &TaskState) {
 
 /// How the best nodes scored, a column for each part of the score.
 fn scores(metrics: &AllocMetric) -> Table {
-    let parts: BTreeSet<&String> = metrics.score_meta_data.iter().flat_map(|node| node.scores.keys()).collect();
-    let header = parts.iter().map(|part| part.as_str());
+    let parts: BTreeSet<&str> =
+        metrics.score_meta_data.iter().flat_map(|node| node.scores.keys()).map(|part| &**part).collect();
+    let header = parts.iter().copied();
     let mut table = Table::new(["Node"].into_iter().chain(header).chain(["final score"]));
     for node in &metrics.score_meta_data {
-        let of = |part: &&String| node.scores.get(*part).copied().unwrap_or_default();
+        let of = |part: &&str| node.scores.get(*part).copied().unwrap_or_default();
         let parts = parts.iter().map(of).chain([node.norm_score]).map(significant);
         table.row([node.node_id.to_string()].into_iter().chain(parts));
     }

@@ -13,6 +13,7 @@ use super::{
     ApiArgs, Page, Shape, find_by_prefix, id_prefix,
     pages::{Also, deployments_page},
     promotion,
+    which_job::home,
 };
 use crate::{
     conn::Conn,
@@ -157,7 +158,7 @@ pub(crate) async fn followed(
 /// The deployment that begins with a prefix, or the latest one of the job of that name.
 pub(crate) async fn find(conn: &Conn, prefix: &str) -> Result<Deployment> {
     if id_prefix(prefix).is_err() {
-        let latest = conn.ask(call::job_deployment(prefix)).await?;
+        let latest = home(conn, prefix).await?.ask(call::job_deployment(prefix)).await?;
         let Some(latest) = latest else {
             bail!(
                 "no deployment id starts with {prefix:?}, and no job of that name has one\n`drover deployment list` \

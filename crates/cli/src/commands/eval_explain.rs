@@ -8,7 +8,7 @@ use api::{call, shapes::AllocDetail};
 use model::{EvalStatus, Evaluation, NodeId, metrics::NodeScore};
 use serde_json::json;
 
-use super::{ApiArgs, Format, alloc_show::significant, eval, id_prefix, placement};
+use super::{ApiArgs, Format, alloc_show::significant, eval, id_prefix, placement, which_job::home};
 use crate::{
     conn::Conn,
     output::{self, Table, lower},
@@ -88,7 +88,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
 
 /// The newest evaluation of a job.
 async fn newest(conn: &Conn, job: &str) -> Result<Evaluation> {
-    let all = conn.ask(call::job_evaluations(job)).await?;
+    let all = home(conn, job).await?.ask(call::job_evaluations(job)).await?;
     let newest = all.into_iter().max_by_key(|e| e.create_index);
     newest.with_context(|| format!("no evaluation of a job {job:?}; `drover eval list` lists those that there are"))
 }

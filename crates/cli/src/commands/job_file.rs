@@ -127,6 +127,15 @@ impl JobFile {
         self.parsed.job.clone()
     }
 
+    /// The connection to the job's namespace: the one that the file names goes before flag and environment, as in
+    /// Nomad.
+    pub(crate) fn home(&self, conn: &Conn) -> Conn {
+        match self.parsed.job.namespace.as_str() {
+            "" => conn.clone(),
+            named => conn.in_namespace(named),
+        }
+    }
+
     /// Shows what no node's driver would take in a task's `config`, with its place in the file. An agent that cannot
     /// tell, or does not answer, lets everything pass: the request that follows says what there is to say.
     ///
@@ -169,4 +178,38 @@ fn source(path: &str) -> Result<(String, String)> {
     }
     let text = fs::read_to_string(path).with_context(|| format!("could not read the job file {path}"))?;
     Ok((path.to_owned(), text))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::{JobFile, JobFileArgs};
+    use crate::commands::ApiArgs;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        file: JobFileArgs,
+    }
+
+    #[test]
+    fn the_namespace_of_a_job_file_goes_before_flag_and_environment() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let path = dir.path().join("job.nomad.hcl").display().to_string();
+        // The environment stands behind the flag in the same place.
+        let args = ApiArgs { namespace: Some("of-flag".to_owned()), ..ApiArgs::default() };
+        let conn = args.conn().expect("a connection");
+        let group = "group \"g\" {\n task \"t\" {\n driver = \"raw_exec\"\n }\n }";
+        for (text, namespace) in [
+            (format!("job \"x\" {{\n namespace = \"of-file\"\n {group}\n}}\n"), "of-file"),
+            (format!("job \"x\" {{\n {group}\n}}\n"), "of-flag"),
+            ("{\"Job\": {\"ID\": \"x\", \"Namespace\": \"of-file\"}}".to_owned(), "of-file"),
+            ("{\"Job\": {\"ID\": \"x\"}}".to_owned(), "of-flag"),
+        ] {
+            std::fs::write(&path, &text).expect("a job file");
+            let file = JobFile::read(&Line::parse_from(["run", &path]).file).expect("a job");
+            assert_eq!(file.home(&conn).namespace(), namespace, "{text}");
+        }
+    }
 }

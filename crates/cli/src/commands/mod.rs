@@ -71,6 +71,7 @@ mod var_show;
 mod var_spec;
 pub(crate) mod version;
 pub(crate) mod volume;
+mod which_job;
 
 use std::collections::BTreeMap;
 

@@ -250,7 +250,7 @@ impl<'a> Follower<'a> {
         voice.line(&format!("==> Following deployment {short}"));
         let mut index = 0;
         let mut shown = String::new();
-        let mut asked = false;
+        let (mut asked, mut held) = (false, false);
         loop {
             let (d, next) = self.conn.ask_within(call::deployment(id), index, LOOK).await?;
             index = next;
@@ -261,18 +261,23 @@ impl<'a> Follower<'a> {
             }
             let allocs = self.conn.ask(call::deployment_allocations(id)).await?;
             self.allocs(&allocs).await;
+            let paused = d.status == DeploymentStatus::Paused;
+            if held && (d.status == DeploymentStatus::Successful || d.status.active() && !paused) {
+                voice.say("The deployment goes on");
+            }
             if !d.status.active() {
                 voice.line(&format!("==> Deployment {short} is {}: {}", lower(&d.status), d.status_description));
                 return Ok(u8::from(d.status != DeploymentStatus::Successful));
             }
-            if d.status == DeploymentStatus::Paused {
-                voice.line(&format!("==> Deployment {short} is paused"));
-                return Ok(0);
+            if paused && !held {
+                voice.say("The deployment is paused; it goes on when somebody resumes it");
+                voice.line(&format!("    next: {}", promotion::resume_command(d.id, self.shape)));
             }
+            held = paused;
             let awaits = promotion::promotion(&d) == promotion::Promotion::Awaited;
             if awaits && !asked {
                 voice.say("The canaries are healthy; the rest waits for their promotion");
-                voice.line(&format!("    next: {}", promotion::promote_command(id, self.shape)));
+                voice.line(&format!("    next: {}", promotion::promote_command(d.id, self.shape)));
             }
             asked = awaits;
             self.checks(&allocs).await;

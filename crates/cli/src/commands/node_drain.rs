@@ -65,7 +65,7 @@ pub(crate) struct Args {
     /// Use the node of this agent
     #[arg(long = "self")]
     this: bool,
-    /// Do not ask
+    /// Do not ask; a whole id or name never asks
     #[arg(short, long)]
     yes: bool,
     /// Node by name or id prefix
@@ -98,8 +98,13 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
         follow(&conn, &node, managed).await?;
         return Ok(ExitCode::SUCCESS);
     }
-    if args.enable && !args.yes && !confirm(&format!("Drain node {} ({})?", node.id.short(), node.name))? {
-        output::line("Not drained");
+    let (asks, left) = match args.enable {
+        true => ("Drain node", "Not drained"),
+        false => ("Stop the drain of node", "The drain goes on"),
+    };
+    let unsure = args.id.as_deref().is_some_and(|typed| is_beginning(typed, &node));
+    if unsure && !args.yes && !confirm(&format!("{asks} {} ({})?", node.id, node.name))? {
+        output::line(left);
         return Ok(ExitCode::SUCCESS);
     }
     let deadline = if args.force {
@@ -114,6 +119,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
         drain_spec: args.enable.then_some(DrainSpec { deadline, ignore_system_jobs: args.ignore_system }),
         mark_eligible: !args.enable && !args.keep_ineligible,
         meta,
+        ..NodeDrainRequest::default()
     };
     let managed = managed_by(&remote(&conn).await, node.id);
     conn.ask(call::node_drain(node.id, &request)).await?;
@@ -122,6 +128,11 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
         follow(&conn, &node, managed).await?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether an operand is less than the whole id or name of the node that was found: another one may be meant.
+fn is_beginning(typed: &str, node: &Node) -> bool {
+    !typed.eq_ignore_ascii_case(&node.id.to_string()) && *typed != *node.name
 }
 
 /// The metadata of a drain.
@@ -236,10 +247,11 @@ mod tests {
 
     use api::shapes::{RemoteExtra, RemoteTaskView};
     use model::{
-        AllocatedResources, AllocatedTask, Allocation, ClientStatus, NodeId, Observed, RemoteTask, remote::Manager,
+        AllocatedResources, AllocatedTask, Allocation, ClientStatus, Node, NodeId, Observed, RemoteTask,
+        remote::Manager,
     };
 
-    use super::{handed, managed_by, meta, told};
+    use super::{handed, is_beginning, managed_by, meta, told};
 
     fn node(n: u8) -> NodeId {
         format!("{n:02x}000000-0000-4000-8000-000000000000").parse().expect("an id")
@@ -304,6 +316,21 @@ mod tests {
         assert!(told(&alloc(ClientStatus::Running, false), Some(&running)).is_none());
         assert!(told(&alloc(ClientStatus::Complete, false), Some(&running)).is_some());
         assert!(told(&alloc(ClientStatus::Running, true), None).is_none(), "its hand-over is told");
+    }
+
+    #[test]
+    fn only_the_beginning_of_an_id_is_asked_about() {
+        let node = Node { id: node(0xab), name: "n1".into(), ..Node::default() };
+        let whole = node.id.to_string();
+        for (typed, asks) in [
+            (whole.as_str(), false),
+            (&whole.to_ascii_uppercase(), false),
+            ("n1", false),
+            ("ab00", true),
+            ("ab*", true),
+        ] {
+            assert_eq!(is_beginning(typed, &node), asks, "{typed}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Whether a deployment's canaries wait to be promoted.
 
-use model::Deployment;
+use model::{Deployment, DeploymentId};
 
 use super::Shape;
 
@@ -32,8 +32,13 @@ pub(crate) fn promotion(d: &Deployment) -> Promotion {
 }
 
 /// The command that promotes a deployment's canaries.
-pub(crate) fn promote_command(id: model::DeploymentId, shape: &Shape) -> String {
+pub(crate) fn promote_command(id: DeploymentId, shape: &Shape) -> String {
     format!("drover deployment promote {}", shape.id(id))
+}
+
+/// The command that lets a paused deployment go on.
+pub(crate) fn resume_command(id: DeploymentId, shape: &Shape) -> String {
+    format!("drover deployment resume {}", shape.id(id))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use api::{call, shapes::JobListStub};
 use model::{Allocation, ClientStatus, Node};
 
-use super::id_prefix;
+use super::{id_prefix, which_job};
 use crate::{
     conn::Conn,
     output::{self, Table, lower},
@@ -100,7 +100,7 @@ pub(crate) async fn only_task(conn: &Conn, alloc: &Allocation) -> Result<String>
 /// The job of that name, else the only one whose name begins so.
 async fn job(conn: &Conn, operand: Operand<'_>) -> Result<JobListStub> {
     let jobs = conn.ask(call::jobs().with("prefix", operand.text)).await?;
-    if let Some(exact) = jobs.iter().find(|j| j.id.as_str() == operand.text) {
+    if let Some(exact) = which_job::exact(&jobs, operand.text)? {
         return Ok(exact.clone());
     }
     match jobs.as_slice() {
@@ -122,9 +122,12 @@ async fn job(conn: &Conn, operand: Operand<'_>) -> Result<JobListStub> {
             )
         }
         many => {
-            let mut table = Table::new(["Job", "Type", "Status"]);
+            let several = conn.namespace() == "*";
+            let namespace: &[&str] = if several { &["Namespace"] } else { &[] };
+            let mut table = Table::new([&["Job"], namespace, &["Type", "Status"]].concat());
             for j in many {
-                table.row([j.id.as_str(), &j.kind, &j.status]);
+                let ids = [Some(j.id.as_str()), several.then_some(j.namespace.as_str())].into_iter().flatten();
+                table.row(ids.chain([j.kind.as_str(), &j.status]));
             }
             bail!(
                 "{} job names start with {:?}; give more of the name:\n{}",

@@ -55,10 +55,27 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             info(&api.conn()?, &shape, &service, call::service(&service).with_some("choose", choose), &page).await
         }
         Command::Delete { api, service, id } => {
-            api.conn()?.ask(call::service_delete(service, &id)).await?;
+            let conn = api.conn()?;
+            let home = home(&conn, &service, &id).await?;
+            home.ask(call::service_delete(service, &id)).await?;
             output::line(&format!("Successfully deleted service registration {id:?}"));
             Ok(ExitCode::SUCCESS)
         }
+    }
+}
+
+/// The connection to the namespace of a registration, where all namespaces are asked.
+async fn home(conn: &Conn, service: &str, id: &str) -> Result<Conn> {
+    if conn.namespace() != "*" {
+        return Ok(conn.clone());
+    }
+    let all = conn.ask(call::service(service)).await?;
+    match all.iter().find(|place| *place.id == *id) {
+        Some(place) => Ok(conn.in_namespace(place.namespace.as_str())),
+        None => bail!(
+            "service {service:?} has no registration {id:?} in any namespace; `drover service info -verbose` lists \
+                those that it has"
+        ),
     }
 }
 

@@ -9,6 +9,7 @@ use super::{
     ApiArgs, Shape,
     alloc_show::Parts,
     pages::{Also, alloc_page, deployments_page, eval_page, job_page, node_page},
+    which_job::home,
 };
 use crate::conn::Conn;
 
@@ -76,7 +77,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     }
     let Found { context, id } = found;
     match context.as_str() {
-        "jobs" => super::job::show(&conn, &args.shape, &id, super::job::Parts::default()).await,
+        "jobs" => super::job::show(&home(&conn, &id).await?, &args.shape, &id, super::job::Parts::default()).await,
         "nodes" => super::node::run(super::node::Command::for_status(args.api.clone(), args.shape.clone(), id)).await,
         "allocs" => super::alloc_show::show(&conn, &args.shape, &id, Parts::default()).await,
         "evals" => super::eval::show(&conn, &args.shape, id).await,
@@ -94,7 +95,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
 /// When it has none, or is gone meanwhile.
 pub(crate) async fn page_of(conn: &Conn, Found { context, id }: &Found) -> Result<String> {
     Ok(match context.as_str() {
-        "jobs" => job_page(id, conn.ask(call::job(id)).await?.namespace.as_str()),
+        "jobs" => job_page(id, home(conn, id).await?.ask(call::job(id)).await?.namespace.as_str()),
         "nodes" => node_page(id),
         "allocs" => alloc_page(id),
         "evals" => eval_page(id),

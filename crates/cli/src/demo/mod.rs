@@ -61,7 +61,7 @@ real runtimes:
 What each driver guarantees is in docs/concepts/remote-tasks.md.";
 
 /// The whole demo may take this long; a story that hangs is a failure, not a wait.
-const LIMIT: Duration = Duration::from_secs(180);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Runs the demo.
 ///

@@ -25,8 +25,8 @@ use crate::{
 const HELLO: &str = include_str!("../../../../examples/hello.nomad.hcl");
 const COUNTER: &str = include_str!("../../../../examples/remote-counter.nomad.hcl");
 
-/// How long any single step may take.
-const STEP: Duration = Duration::from_secs(30);
+/// How long any single step may take: a real runtime, such as Slurm on a busy machine, begins late.
+const STEP: Duration = Duration::from_secs(60);
 
 /// One line of the closing table.
 struct Outcome {

@@ -140,6 +140,16 @@ fn a_node_answers_whom_its_server_lets() {
             assert_eq!(ask(&node, token, "GET", path, &Value::Null).0, status, "{path}");
         }
     }
+    // Of what everybody may, the node hears from its server.
+    let open = json!({"Name": "anonymous", "Rules": "agent { policy = \"read\" }"});
+    assert_eq!(ask(&server, &manager, "PUT", "/v1/acl/policy/anonymous", &open).0, 200);
+    for (asked, who) in [(&server, "the server"), (&node, "the node")] {
+        for (token, path, status) in [("", "/v1/agent/self", 200), ("", "/v1/jobs", 403), ("x", "/v1/agent/self", 403)]
+        {
+            assert_eq!(ask(asked, token, "GET", path, &Value::Null).0, status, "{who} {path} {token:?}");
+        }
+    }
+    assert_eq!(ask(&server, &manager, "DELETE", "/v1/acl/policy/anonymous", &Value::Null).0, 200);
     // A command in the task, by the server and by the node: the session's token decides.
     for (asked, who) in [(&server, "the server"), (&node, "the node")] {
         for (token, may) in [(&*manager, true), (reader, false), ("", false)] {
@@ -170,4 +180,86 @@ fn a_node_answers_whom_its_server_lets() {
     assert_eq!(answer.status, 403, "{}", answer.body);
     assert_eq!(ask(&server, &manager, "DELETE", "/v1/job/far?purge=true", &Value::Null).0, 200);
     until("the task's end", || node.executors().is_empty().then_some(()));
+}
+
+/// An agent with ACLs and a job whose template is this; what it has rendered, when it fits.
+struct Rendering {
+    agent: Agent,
+    manager: String,
+    file: String,
+}
+
+impl Rendering {
+    fn start(template: &str) -> Self {
+        let both = "server {\n  enabled = true\n}\nclient {\n  enabled = true\n}\nacl {\n  enabled = true\n}";
+        let driver = "plugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}";
+        let text = |dir: &Path| {
+            format!("data_dir = {:?}\nports {{\n  http = 0\n  rpc = 0\n}}\n{both}\n{driver}\n", dir.join("data"))
+        };
+        let agent = Agent::of_file(text, &[]);
+        let manager = bootstrap(&agent);
+        let variable = json!({"Path": "nomad/jobs/reads", "Items": {"k": "one"}});
+        assert_eq!(ask(&agent, &manager, "PUT", "/v1/var/nomad/jobs/reads", &variable).0, 200);
+        let mut job = sleeper("reads");
+        job["Job"]["TaskGroups"][0]["Services"] =
+            json!([{"Name": "web", "Provider": "nomad", "PortLabel": "8080", "Address": "10.1.2.3"}]);
+        job["Job"]["TaskGroups"][0]["Tasks"][0]["Templates"] =
+            json!([{"DestPath": "local/out", "EmbeddedTmpl": template, "ChangeMode": "noop"}]);
+        let (status, said) = ask(&agent, &manager, "PUT", "/v1/jobs", &job);
+        assert_eq!(status, 200, "{said}");
+        let alloc = running(&agent, &manager, "reads");
+        let file = format!("/v1/client/fs/cat/{}?path=t/local/out", alloc["ID"].as_str().expect("an id"));
+        Self { agent, manager, file }
+    }
+
+    fn rendered(&self) -> String {
+        ask(&self.agent, &self.manager, "GET", &self.file, &Value::Null).1
+    }
+
+    fn until(&self, wanted: &str) {
+        until(wanted, || self.rendered().contains(wanted).then_some(()));
+    }
+
+    fn end(&self) {
+        assert_eq!(ask(&self.agent, &self.manager, "DELETE", "/v1/job/reads?purge=true", &Value::Null).0, 200);
+        until("the task's end", || self.agent.executors().is_empty().then_some(()));
+    }
+}
+
+#[test]
+fn templates_read_services_where_access_is_controlled() {
+    let template = "{{ range nomadServices }}{{ .Name }}: {{ end }}{{ range nomadService \"web\" }}{{ .Address }}:\
+                    {{ .Port }}{{ end }}\n";
+    let reads = Rendering::start(template);
+    reads.until("web: 10.1.2.3:8080");
+    reads.end();
+}
+
+#[test]
+fn a_deleted_key_takes_no_variables_from_templates() {
+    let template = "{{ range nomadVarList }}{{ .Path }} {{ end }}{{ with nomadVar \"nomad/jobs/reads\" }}{{ .k }}\
+                    {{ end }}\n";
+    let reads = Rendering::start(template);
+    let before = "nomad/jobs/reads one\n";
+    reads.until(before);
+    let keys = || get(&reads.agent, &reads.manager, "/v1/operator/keyring/keys").expect("keys");
+    let old = keys()[0]["KeyID"].as_str().expect("an id").to_owned();
+    let asked = |method, path: &str| ask(&reads.agent, &reads.manager, method, path, &json!({})).0;
+    assert_eq!(asked("PUT", "/v1/operator/keyring/rotate?full=true"), 200);
+    until("the key's end", || (asked("DELETE", &format!("/v1/operator/keyring/key/{old}")) == 200).then_some(()));
+    // The tokens that the node has read with are worth nothing now. A change wakes the reads.
+    let variable = |path: &str, k: &str| {
+        let body = json!({"Path": path, "Items": {"k": k}});
+        assert_eq!(ask(&reads.agent, &reads.manager, "PUT", &format!("/v1/var/{path}"), &body).0, 200);
+    };
+    variable("nomad/jobs/reads", "two");
+    let mut seen = Vec::new();
+    until("the new value", || {
+        let now = reads.rendered();
+        let there = now == "nomad/jobs/reads two\n";
+        seen.push(now);
+        there.then_some(())
+    });
+    assert!(seen.iter().all(|text| text.starts_with("nomad/jobs/reads ")), "nothing was taken meanwhile: {seen:?}");
+    reads.end();
 }

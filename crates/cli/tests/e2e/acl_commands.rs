@@ -166,3 +166,19 @@ fn policies_roles_and_tokens_are_made_and_say_who_may_do_what() {
     secured.ok(root, &["acl", "policy", "delete", "read"]);
     secured.refused(&alice, &["job", "status"], "Permission denied");
 }
+
+/// Whoever may list no jobs cannot have the beginning of an id looked up.
+#[test]
+fn who_may_only_dispatch_gives_the_whole_id() {
+    let secured = Secured::start();
+    let root = &*secured.root;
+    let task = "group \"g\" {\n task \"t\" {\n driver = \"raw_exec\"\n config {\n command = \"true\"\n }\n }\n }";
+    let job = format!("job \"encode\" {{\n type = \"batch\"\n parameterized {{\n }}\n {task}\n}}\n");
+    secured.ok(root, &["job", "run", "-detach", &secured.file("encode.nomad.hcl", &job)]);
+    let rules = "namespace \"default\" {\n  capabilities = [\"dispatch-job\"]\n}\n";
+    secured.ok(root, &["acl", "policy", "apply", "dispatch", &secured.file("dispatch.policy.hcl", rules)]);
+    let token = field(&secured.ok(root, &["acl", "token", "create", "-policy", "dispatch"]), "Secret ID");
+    let made = secured.ok(&token, &["job", "dispatch", "-detach", "encode"]);
+    assert!(made.contains("encode/dispatch-"), "{made}");
+    secured.refused(&token, &["job", "dispatch", "-detach", "enc"], "not found");
+}

@@ -9,6 +9,9 @@ use testkit::Dir;
 
 use crate::agent::{Agent, SmallDisk, until};
 
+/// A start that is asked about often on a slow machine does not fill it.
+const SIZE_MB: u32 = 16;
+
 /// The block of an agent with one sink.
 fn block(path: &Path, guarantee: &str) -> String {
     format!(
@@ -18,10 +21,12 @@ fn block(path: &Path, guarantee: &str) -> String {
     )
 }
 
-/// The events of a file with this path of a request.
+/// The events of a file with this path of a request. What is behind the last whole line is being written, or taken
+/// back: left there, it would spoil the line that follows.
 fn events(file: &Path, endpoint: &str) -> Vec<Value> {
     let text = fs::read_to_string(file).unwrap_or_default();
-    let events = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a whole line of JSON"));
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let events = whole.lines().map(|line| serde_json::from_str::<Value>(line).expect("a whole line of JSON"));
     events.filter(|event| event["payload"]["request"]["endpoint"] == endpoint).collect()
 }
 
@@ -36,7 +41,7 @@ fn lost(agent: &Agent) -> f64 {
 fn a_full_disk_refuses_requests_or_drops_events_as_configured() {
     for guarantee in ["enforced", "best-effort"] {
         let dir = Dir::new("audit");
-        let Some(disk) = SmallDisk::mount(&dir.path().join("disk"), 1) else { return };
+        let Some(disk) = SmallDisk::mount(&dir.path().join("disk"), SIZE_MB) else { return };
         let file = dir.path().join("disk/audit.log");
         let agent = Agent::start(&block(&file, guarantee));
         assert_eq!(agent.http("GET", "/v1/jobs", "").expect("an answer").0, 200);
@@ -60,13 +65,19 @@ fn a_full_disk_refuses_requests_or_drops_events_as_configured() {
             assert!(refused.is_empty() && answers.len() == 40, "{refused:?}");
         }
         until(&format!("{guarantee}: it is counted"), || (lost(&agent) > before).then_some(()));
-        // Whole lines: `events` reads each.
-        events(&file, "/v1/nodes");
         disk.make_room();
         assert_eq!(agent.http("GET", "/v1/allocations", "").expect("an answer").0, 200, "{guarantee}");
+        // Whole lines: `events` reads each.
         until("the event", || (events(&file, "/v1/allocations").len() == 2).then_some(()));
-        let complaints = agent.log().matches("an event of the audit log could not be written").count();
-        assert_eq!(complaints, 1, "{guarantee}: one line for all of them\n{}", agent.log());
+        let told = until("the end of the trouble to be told", || {
+            let log = agent.log();
+            let told = log.matches("an event of the audit log could not be written").count();
+            let over = log.matches("events of the audit log are written again").count();
+            (told == over).then_some(told)
+        });
+        // The last page of the file may take a shorter event after one that it could not take.
+        let few = (1..=3).contains(&told);
+        assert!(few, "{guarantee}: one line for many of them, not {told}\n{}", agent.log());
     }
 }
 

@@ -84,11 +84,15 @@ fn a_device_belongs_to_one_task_through_every_crash() {
     assert_eq!(given(&agent, "first"), all);
     sees(&agent, "first", "sees a,b");
     // What they do is measured: all of it for the node, its own for the task.
-    let node = agent.cli_ok(&["node", "status", "-self", "-stats"]);
-    assert!(node.contains("nvidia/gpu/T4[a]  30.5 / 70 W") && node.contains("amd/gpu/MI50[c]"), "{node}");
+    let measured = |args: &[&str], parts: [&str; 2]| {
+        until(parts[0], || {
+            let shown = agent.cli_ok(args);
+            if parts.iter().all(|part| shown.contains(part)) { Ok(shown) } else { Err(shown) }
+        })
+    };
+    measured(&["node", "status", "-self", "-stats"], ["nvidia/gpu/T4[a]  30.5 / 70 W", "amd/gpu/MI50[c]"]);
     let alloc = agent.alloc("first", "running")["ID"].as_str().expect("an id").to_owned();
-    let shown = agent.cli_ok(&["alloc", "status", "-stats", &alloc]);
-    assert!(shown.contains("nvidia/gpu/T4[b]") && shown.contains("temperature = 55 C"), "{shown}");
+    let shown = measured(&["alloc", "status", "-stats", &alloc], ["nvidia/gpu/T4[b]", "temperature = 55 C"]);
     assert!(!shown.contains("MI50"), "{shown}");
     // A task with a root of its own sees what the plugin mounts.
     agent.run(&job("second", "exec", "device \"gpu\" {}"));

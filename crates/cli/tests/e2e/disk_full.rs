@@ -6,8 +6,15 @@ use serde_json::{Value, json};
 use crate::agent::{Agent, until};
 
 const SIZE_MB: u32 = 24;
-const BOTH: &str = "server {\n  enabled = true\n  min_heartbeat_ttl = \"2s\"\n  heartbeat_grace = \"1s\"\n}\nclient \
-    {\n  enabled = true\n  disk_free_mb = 100000\n}";
+/// Short: what is not renewed on a full disk is soon lost.
+const LEASE: &str = "2s";
+
+/// The roles of a server that is a node as well, with this lease.
+fn both(lease: &str) -> String {
+    let server =
+        format!("server {{\n  enabled = true\n  min_heartbeat_ttl = {lease:?}\n  heartbeat_grace = \"1s\"\n}}");
+    server + "\nclient {\n  enabled = true\n  disk_free_mb = 100000\n}"
+}
 
 /// A service on one node; nothing restarts it.
 fn service(id: &str, node: &str, script: &str) -> Value {
@@ -34,8 +41,8 @@ struct Pair {
 }
 
 impl Pair {
-    fn start() -> Option<Self> {
-        let server = Agent::on_small_disk(BOTH, "name = \"first\"", SIZE_MB)?;
+    fn start(lease: &str) -> Option<Self> {
+        let server = Agent::on_small_disk(&both(lease), "name = \"first\"", SIZE_MB)?;
         let wire = testkit::Wire::to(server.rpc());
         let roles =
             format!("client {{\n  enabled = true\n  disk_free_mb = 100000\n  servers = [\"{}\"]\n}}", wire.at());
@@ -157,7 +164,7 @@ fn refused(server: &Agent) -> String {
 
 #[test]
 fn a_full_disk_refuses_writes_with_the_reason_and_everything_goes_on_when_there_is_room() {
-    let Some(pair) = Pair::start() else { return };
+    let Some(pair) = Pair::start(LEASE) else { return };
     let before = pair.begin();
     pair.fill();
     let why = refused(&pair.server);
@@ -186,7 +193,9 @@ fn a_full_disk_refuses_writes_with_the_reason_and_everything_goes_on_when_there_
 
 #[test]
 fn an_agent_that_starts_on_a_full_disk_comes_up_or_says_why_it_does_not() {
-    let Some(mut pair) = Pair::start() else { return };
+    // The node tries in vain, and ever less often, until its line leads to where the server listens now. The server has
+    // to wait for it that long.
+    let Some(mut pair) = Pair::start("10s") else { return };
     let before = pair.begin();
     pair.fill();
     refused(&pair.server);
@@ -220,7 +229,7 @@ fn an_agent_that_starts_on_a_full_disk_comes_up_or_says_why_it_does_not() {
 
 #[test]
 fn on_a_node_with_a_full_disk_tasks_can_be_stopped_and_what_is_placed_there_runs_once_there_is_room() {
-    let Some(pair) = Pair::start() else { return };
+    let Some(pair) = Pair::start(LEASE) else { return };
     let before = pair.begin();
     pair.node.disk().fill();
     // It also takes the room that the records had in advance.

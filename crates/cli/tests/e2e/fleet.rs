@@ -222,7 +222,7 @@ fn a29_a30_logs_exec_signal_and_statistics_go_on_after_a_crash_and_a_drain_of_th
         let out = fleet.server.cli(&["alloc", "exec", "-i=false", "-t=false", &alloc, "/bin/sh", "-c", "echo beside"]);
         (out.stdout == b"beside\n").then_some(())
     });
-    fleet.server.cli_ok(&["alloc", "signal", "-s", "SIGUSR1", &alloc]);
+    until("the signal to be sent", || fleet.server.cli(&["alloc", "signal", "-s", "SIGUSR1", &alloc]).status.success());
     until("the signal to arrive", || {
         fleet.server.cli_ok(&["alloc", "logs", &alloc]).contains("got usr1").then_some(())
     });

@@ -163,10 +163,28 @@ fn a_canary_is_promoted_through_its_job_and_a_rollout_is_paused() {
     let id = latest["ID"].as_str().expect("an id");
     agent.cli_ok(&["deployment", "pause", id]);
     assert!(agent.cli_ok(&["deployment", "status", id]).contains("paused"));
+    // Whoever follows it waits with it.
+    let told = dir.path().join("told");
+    let mut follower = std::process::Command::new(crate::agent::drover())
+        .args(["deployment", "status", "-monitor", id])
+        .env("DROVER_ADDR", agent.address())
+        .stdin(std::process::Stdio::null())
+        .stdout(fs::File::create(&told).expect("a file"))
+        .spawn()
+        .expect("drover");
+    let heard = || fs::read_to_string(&told).expect("what it told");
+    until("the pause to be told", || heard().contains("next: drover deployment resume").then_some(()));
+    assert!(follower.try_wait().expect("its state").is_none(), "it follows on: {}", heard());
     agent.cli_ok(&["deployment", "resume", "-detach", id]);
     until("healthy canaries", || {
         agent.cli_ok(&["job", "status", "web"]).contains("next: drover deployment promote").then_some(())
     });
     assert!(agent.cli_ok(&["job", "promote", "web"]).contains("is successful"));
+    let end = until("the end of the follower", || follower.try_wait().expect("its state"));
+    assert!(
+        end.success() && heard().contains("The deployment goes on") && heard().contains("is successful"),
+        "{}",
+        heard()
+    );
     assert_eq!(running(&agent).iter().map(|(_, v)| *v).collect::<Vec<_>>(), [1, 1]);
 }

@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -27,8 +26,7 @@ fn kms(dir: &Path, key: &str) -> PathBuf {
         "#!/bin/sh\n[ -e {dir:?}/denied ] && echo access denied >&2 && exit 9\n\
          echo used >> {dir:?}/uses\nrev < {dir:?}/key.sealed\n"
     );
-    fs::write(&program, script).expect("writes");
-    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("sets");
+    testkit::program(&program, &script);
     program
 }
 
@@ -123,9 +121,9 @@ fn servers_of_one_store_get_their_key_from_a_command_as_well() {
     let text = |dir: &Path| shares(dir, &endpoint, "drover/", &block(&kms(dir, KEY), true));
     let mut second = Agent::of_file(text, &[]);
     until("both as members", || (second.get("/v1/agent/members")?["Members"].as_array()?.len() == 2).then_some(()));
-    let was = leader(&first);
+    let was = until("who leads", || leader(&first));
     stop(&mut first);
-    until("the second to lead", || leader(&second).filter(|leader| Some(leader) != was.as_ref()));
+    until("the second to lead", || leader(&second).filter(|leader| *leader != was));
     let keys = second.get("/v1/operator/keyring/keys").expect("keys");
     assert_eq!(keys.as_array().map(Vec::len), Some(1), "the key of the first: {keys}");
 

@@ -38,6 +38,7 @@ mod metrics;
 mod migrate;
 mod monitor;
 mod names;
+mod namespaces;
 mod node_agents;
 mod node_preview;
 mod odd_names;

@@ -30,11 +30,11 @@ fn the_clock_ends_an_allocation_also_one_whose_agent_was_dead_meanwhile() {
 
     // Its time passes while nobody looks.
     let began = Instant::now();
-    agent.run(&job("alone", 3, "exec sleep 600"));
+    agent.run(&job("alone", 10, "exec sleep 600"));
     agent.alloc("alone", "running");
     agent.kill();
     assert_eq!(agent.executors().len(), 1, "the task goes on");
-    while began.elapsed() < Duration::from_secs(4) {
+    while began.elapsed() < Duration::from_secs(11) {
         std::thread::sleep(Duration::from_millis(50));
     }
     agent.launch();

@@ -105,6 +105,75 @@ fn a_server_that_waits_passes_requests_on_and_leads_when_the_leader_is_killed() 
 }
 
 #[test]
+fn a_server_whose_etcd_was_emptied_waits_for_its_data() {
+    let etcd = FakeEtcd::start();
+    let server = server(&etcd, "first", KEY);
+    until("a leader", || leader(&server));
+    ready(&server, "first");
+    until("a job", || register(&server, "kept"));
+    // Nothing is acknowledged between the copy and the loss.
+    etcd.set_frozen(true);
+    let copy = etcd.backup();
+    etcd.delete_prefix("drover/");
+    etcd.set_frozen(false);
+    until("attempts that find nothing", || (server.log().matches("has no cluster").count() >= 3).then_some(()));
+    assert!(etcd.keys("drover/meta").is_empty() && etcd.keys("drover/tip").is_empty(), "nothing is made");
+    let (status, why) = server.http("GET", "/v1/jobs", "").expect("an answer");
+    assert!(status == 503 && why.contains("No cluster leader"), "{status} {why}");
+    for part in ["server.prefix", "snapshot restore", "server.cluster_id"] {
+        assert!(server.log().contains(part), "no {part}");
+    }
+    etcd.restore(&copy);
+    until("the leader again", || leader(&server));
+    assert!(server.get("/v1/job/kept").is_some(), "what was acknowledged is there");
+    ready(&server, "first");
+}
+
+#[test]
+fn a_leader_that_has_lost_etcd_ends_in_time_and_as_usual() {
+    let etcd = FakeEtcd::start();
+    let mut server = server(&etcd, "first", KEY);
+    until("a leader", || leader(&server));
+    ready(&server, "first");
+    drop(etcd);
+    let host = server.address().trim_start_matches("http://").to_owned();
+    let writes: Vec<_> = (0..40)
+        .map(|n| {
+            let host = host.clone();
+            let body = json!({"Name": format!("n-{n}")}).to_string();
+            std::thread::spawn(move || testkit::ask(&host, "PUT", "/v1/namespace", &[], body.as_bytes()))
+        })
+        .collect();
+    // None of them is answered: there is nothing else to wait for.
+    std::thread::sleep(Duration::from_secs(1));
+    signal(server.pid(), Signal::TERM);
+    let ended = server.ended();
+    assert!(ended.success(), "{ended}: {}", server.log());
+    for write in writes {
+        let answer = write.join().expect("a thread");
+        assert!(answer.is_err() || answer.is_ok_and(|answer| answer.status >= 500), "it was acknowledged");
+    }
+}
+
+#[test]
+fn a_server_reads_the_state_once_when_it_starts() {
+    let etcd = FakeEtcd::start();
+    let first = server(&etcd, "first", KEY);
+    until("the first leader", || leader(&first));
+    ready(&first, "first");
+    assert_eq!(etcd.seen().loads, 1, "the first, which leads");
+    let second = server(&etcd, "second", KEY);
+    let stale = "/v1/nodes?stale";
+    until("the second's own answer", || {
+        let host = second.address().trim_start_matches("http://").to_owned();
+        let answer = testkit::ask(&host, "GET", stale, &[], b"").ok()?;
+        (answer.status == 200 && etcd.seen().loads > 1).then_some(())
+    });
+    ready(&first, "second");
+    assert_eq!(etcd.seen().loads, 2, "the second, which follows");
+}
+
+#[test]
 fn a_server_with_another_key_says_so_when_it_starts() {
     let etcd = FakeEtcd::start();
     let first = server(&etcd, "first", KEY);

@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt as _,
     process::{Command, Output},
 };
 
@@ -22,8 +21,7 @@ fn pages_open_beside_what_is_shown() {
     let agent = Agent::start("");
     let dir = tempfile::tempdir().expect("temp dir");
     let (browser, opened) = (dir.path().join("xdg-open"), dir.path().join("opened"));
-    fs::write(&browser, format!("#!/bin/sh\necho \"$1\" >> {}\n", opened.display())).expect("a file");
-    fs::set_permissions(&browser, fs::Permissions::from_mode(0o755)).expect("a mode");
+    testkit::program(&browser, &format!("#!/bin/sh\necho \"$1\" >> {}\n", opened.display()));
     let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap_or_default());
     let file = example("hello.nomad.hcl").display().to_string();
     agent.cli_ok(&["var", "put", "nomad/jobs/hello", "a=b"]);

@@ -1,6 +1,6 @@
 //! Secrets of tasks: from variables and from an executable, for local and remote tasks, at the time of each start.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+use std::{fs, path::Path};
 
 use testkit::Dir;
 
@@ -15,8 +15,7 @@ fn provider(dir: &Path) {
                   if [ -e \"$VAULT_DIR/locked\" ]; then\n\
                   echo '{\"error\": \"the store is locked\"}'; exit 1; fi\n\
                   echo \"{\\\"result\\\": {\\\"pin\\\": \\\"$CPI_OPERATION-$2-$WHO\\\"}}\" ;;\nesac\n";
-    fs::write(&file, script).expect("a program");
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("executable");
+    testkit::program(&file, script);
 }
 
 fn job(id: &str, driver: &str, dir: &Path) -> String {

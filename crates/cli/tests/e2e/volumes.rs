@@ -34,8 +34,7 @@ esac
 "#;
     let plugins = dir.join("plugins");
     fs::create_dir_all(&plugins).expect("a directory");
-    fs::write(plugins.join("disk"), script).expect("a program");
-    fs::set_permissions(plugins.join("disk"), fs::Permissions::from_mode(0o755)).expect("executable");
+    testkit::program(&plugins.join("disk"), script);
 }
 
 struct World {

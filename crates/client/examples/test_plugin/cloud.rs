@@ -64,7 +64,7 @@ impl Driver {
 /// Copies what the instance says until it is detached.
 fn pass_on(instance: &Path, to: &Path, detached: &AtomicBool) {
     let mut to = fs::File::options().write(true).open(to).expect("a path for output");
-    let place = instance.join("read");
+    let (place, draft) = (instance.join("read"), instance.join("read.new"));
     let turn = fs::File::create(instance.join("turn")).expect("writable");
     loop {
         // The next manager's plugin may be at it already.
@@ -78,7 +78,9 @@ fn pass_on(instance: &Path, to: &Path, detached: &AtomicBool) {
         output.seek(SeekFrom::Start(read)).and_then(|_| output.read_to_end(&mut new)).expect("readable");
         if !new.is_empty() {
             to.write_all(&new).expect("somebody reads");
-            fs::write(&place, (read + new.len() as u64).to_string()).expect("writable");
+            // Whole or not at all, whenever this process is killed.
+            let read = (read + new.len() as u64).to_string();
+            fs::write(&draft, read).and_then(|()| fs::rename(&draft, &place)).expect("writable");
         }
         turn.unlock().expect("the turn ends");
         if new.is_empty() {

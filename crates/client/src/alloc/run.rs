@@ -569,10 +569,9 @@ impl AllocLoop {
         self.checks.retain(|key, running| wanted.get(key) == Some(&running.probe));
         wanted.retain(|key, _| !self.checks.contains_key(key));
         for (key, probe) in wanted {
-            // A check that is known already (after a start of the agent) need not be run in this instant, with all
-            // others.
+            // A check that is known already (after a start of the agent) does not run in this instant, with all others.
             let known = self.machine.check_has_run(&key);
-            let spread = u32::try_from(self.parts.seeds.next() % 1000).unwrap_or(0);
+            let spread = u32::try_from(1 + self.parts.seeds.next() % 999).unwrap_or(1);
             let pause = if known { probe.interval * spread / 1000 } else { Duration::ZERO };
             let running = self.parts.checks.start(key.clone(), probe, pause, self.inbox.clone());
             self.checks.insert(key, running);
@@ -594,7 +593,8 @@ impl AllocLoop {
         let inbox = self.inbox.clone();
         let (network, moved) = (self.network.clone(), self.moved.clone());
         let dirs = self.parts.env.dirs(view.alloc.id);
-        TaskPlace { alloc: view.alloc.clone(), job: view.job.clone(), task: task.clone(), dirs, inbox, network, moved }
+        let (alloc, job, task) = (view.alloc.clone(), view.job.clone(), task.clone());
+        TaskPlace { alloc, job, task, dirs, inbox, network, moved, last_start: false }
     }
 
     /// Cancelled when the end of the run is known.
@@ -686,7 +686,8 @@ impl AllocLoop {
     /// Carries out a start that nothing keeps back any more.
     fn start(&mut self, start: Effect) {
         let Effect::Start { task, run } = start else { return };
-        let (starter, place) = (self.parts.starter.clone(), self.place(&task));
+        let last_start = self.machine.is_last_start(&task, now_ns());
+        let (starter, place) = (self.parts.starter.clone(), TaskPlace { last_start, ..self.place(&task) });
         let interrupted = self.starts.get(&run).cloned().unwrap_or_else(|| self.parts.stop.child_token());
         self.effects.spawn(async move {
             let result = match interrupted.is_cancelled() {

@@ -40,6 +40,13 @@ pub(super) async fn snapshot(
         }
     };
     let dirs = AllocDirs::new(&handle.config().alloc_dir, id);
+    if !dirs.root.exists() {
+        return Err(RequestError::NotFound(format!("the data of allocation {} is gone from its node", id.short())));
+    }
+    if hooks::migrate::unfinished(&dirs) {
+        let id = id.short();
+        return Err(RequestError::NotFound(format!("allocation {id} never received the data of the one before it")));
+    }
     let (sender, pieces) = mpsc::channel(8);
     blocking::spawn(move || {
         let mut to = io::BufWriter::with_capacity(PIECE, Sender(sender.clone()));

@@ -585,6 +585,12 @@ impl Rig {
             .await;
     }
 
+    /// Waits until the node tells the servers why a driver does not serve, in such words.
+    pub(crate) async fn driver_says(&self, name: &str, words: &str) {
+        let says = |d: &&model::node::DriverInfo| d.health_description.contains(words);
+        self.server.heard(words, |h| h.node.as_ref()?.drivers.get(name).filter(says).map(drop)).await;
+    }
+
     pub(crate) fn alloc_dir(&self, id: AllocId) -> PathBuf {
         self.dir.path().join("alloc").join(id.to_string())
     }
@@ -705,7 +711,7 @@ pub(crate) fn alloc(kind: &str, tasks: Vec<Task>) -> (Allocation, Job) {
         name: "job".into(),
         namespace: "default".into(),
         kind: kind.into(),
-        task_groups: vec![group],
+        task_groups: vec![group].into(),
         ..Job::default()
     };
     let given = |_: &Task| AllocatedTask {

@@ -80,9 +80,13 @@ async fn files_logs_stats_and_errors() {
     let names: Vec<&str> = list.as_array().expect("list").iter().filter_map(|v| v["Name"].as_str()).collect();
     assert_eq!(names, ["local", "private", "secrets", "tmp"]);
     assert_eq!(list[3]["FileMode"], "dtrwxrwxrwx");
-    let stats: Value =
-        serde_json::from_str(&text(&node, &format!("/v1/client/allocation/{id}/stats")).await).expect("json");
-    assert!(stats["Tasks"]["t"]["ResourceUsage"]["MemoryStats"].is_object(), "{stats}");
+    // An answer waits for the first sample for 2 s at most.
+    poll("a sample", async || {
+        let stats = text(&node, &format!("/v1/client/allocation/{id}/stats")).await;
+        let stats: Value = serde_json::from_str(&stats).expect("json");
+        stats["Tasks"]["t"]["ResourceUsage"]["MemoryStats"].is_object().then_some(()).ok_or(stats)
+    })
+    .await;
     let host: Value = serde_json::from_str(&text(&node, "/v1/client/stats").await).expect("json");
     assert!(host["Memory"]["Total"].as_u64().is_some_and(|t| t > 0));
 

@@ -70,9 +70,9 @@ async fn tokens_are_waited_for_and_only_the_task_reads_them() {
 async fn tokens_are_renewed_and_the_task_hears_of_it_as_the_job_wants() {
     let rig = Rig::new().await;
     // The first ones live long enough for the shells to be ready for a signal.
-    rig.server.tokens(Duration::from_secs(8));
+    rig.server.tokens(Duration::from_secs(20));
     let node = rig.node_of("raw_exec").await;
-    let ttl = GoDuration::from_secs(8);
+    let ttl = GoDuration::from_secs(20);
     let run = "trap 'cat secrets/nomad_x.jwt >> $NOMAD_ALLOC_DIR/data/got; echo >> $NOMAD_ALLOC_DIR/data/got' HUP; \
                echo $$ >> $NOMAD_ALLOC_DIR/data/$NOMAD_TASK_NAME; while :; do sleep 0.05; done";
     let mut signalled = sh("signalled", run);

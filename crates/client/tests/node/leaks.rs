@@ -826,7 +826,8 @@ async fn a_task_whose_plugin_is_gone_for_good_can_be_stopped_and_says_so() {
     go.plugins().into_iter().for_each(kill);
     let told = |u: &AllocClientUpdate| texts(u).contains("the task runs on unattended");
     let update = go.rig.server.alloc(id, "a note that nobody looks after the task", told).await;
-    assert!(texts(&update).contains("cannot start"), "with the reason: {}", texts(&update));
+    assert!(texts(&update).contains("driver \"go_like\" is not available: "), "with the reason: {}", texts(&update));
+    go.rig.driver_says(DRIVER, "cannot start").await;
     assert_eq!(go.workloads(id).len(), 1, "the task is not touched");
     go.stop(id).await;
     let last = node.handle().alloc_update(id).expect("alloc");
@@ -834,9 +835,8 @@ async fn a_task_whose_plugin_is_gone_for_good_can_be_stopped_and_says_so() {
     assert!(go.workloads(id).is_empty() && go.executors().is_empty());
     // The driver hears of it when it is back.
     std::os::unix::fs::symlink(plugin(), &link).expect("link");
-    let done = node.handle().reload_drivers(None).await.expect("reloads");
     // The plugin's own next attempt may have come before the reload.
-    let outcome = done.plugins["go-like"].outcome;
+    let outcome = node.handle().reload_drivers(None).await.expect("reloads").plugins["go-like"].outcome;
     assert!(matches!(outcome, ReloadOutcome::Recovered | ReloadOutcome::Unchanged), "{outcome:?}");
     let destroyed = go.rig.alloc_dir(id).join("t/destroyed");
     eventually("the driver to free the task", || destroyed.exists()).await;

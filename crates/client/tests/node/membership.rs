@@ -4,7 +4,7 @@ use api::node_rpc::{Welcome, from_json};
 use model::{Allocation, ClientStatus, Job, Node};
 use serde_json::json;
 
-use crate::fixture::{Rig, alloc, end, eventually, managed, processes, proof_of, task, text_of};
+use crate::fixture::{PATIENCE, Rig, alloc, end, eventually, managed, processes, proof_of, task, text_of};
 
 const OTHER: &str = "c0000000-0000-4000-8000-000000000002";
 const FIRST: &str = "a0000000-0000-4000-8000-000000000001";
@@ -18,7 +18,11 @@ fn generation(generation: &str, history_index: u64) -> Welcome {
 /// A job that is registered as soon as the node is listed finds its driver there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_node_registers_with_its_drivers() {
-    let (rig, node) = Rig::with("mock").await;
+    let rig = Rig::new().await;
+    let mut config = rig.config();
+    // However long they take to come up.
+    config.patience.registration = PATIENCE;
+    let node = rig.node_with(config).await;
     let first: Node = from_json("node", &rig.server.now().hellos[0].node_json).expect("a node");
     assert!(first.drivers.get("mock").is_some_and(|driver| driver.healthy), "{:?}", first.drivers);
     end(&rig, node).await;

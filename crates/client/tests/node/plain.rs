@@ -159,6 +159,15 @@ fn says(instance: &std::path::Path, text: &str) {
         .expect("written");
 }
 
+/// Waits until the driver has noted what it has passed on: after a kill before that, it passes it on again.
+async fn noted(instance: &std::path::Path) {
+    eventually("a note of what was passed on", || {
+        let said = fs::metadata(instance.join("output")).expect("there").len();
+        fs::read_to_string(instance.join("read")).is_ok_and(|noted| noted == said.to_string())
+    })
+    .await;
+}
+
 /// What a task says while it is handed over is in the log of the former allocation, of which `begin` is known, or in
 /// that of the next one, and nothing is lost or twice there. Returns the log of the next one.
 async fn goes_on(
@@ -241,11 +250,13 @@ async fn what_a_remote_task_of_the_plain_protocol_writes_is_its_log_over_deaths_
     assert!(audit.balanced, "what collects the output is claimed: {audit:#?}");
 
     // Its plugin dies: the next process goes on where it was.
+    noted(&instance).await;
     crate::faults::plugin_pids(&rig).into_iter().for_each(crate::faults::kill);
     say("after the plugin's death\n");
     shows(&first, &a, "begin\nafter the plugin's death\n").await;
 
     // The agent goes, with its plugins, and the next one goes on with the same log.
+    noted(&instance).await;
     first.stop().await;
     say("between agents\n");
     let adopt = RemoteOrder { adopt: true, handle: report.handle.clone(), ..order.clone() };
@@ -256,6 +267,7 @@ async fn what_a_remote_task_of_the_plain_protocol_writes_is_its_log_over_deaths_
     shows(&first, &a, "begin\nafter the plugin's death\nbetween agents\n").await;
 
     // The task is handed to another allocation of this node: its plugin knows the task and is told of the new place.
+    noted(&instance).await;
     let mut next = a.clone();
     next.id = model::AllocId(uuid::Uuid::new_v4());
     rig.server.forget_reports();

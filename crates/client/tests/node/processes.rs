@@ -9,7 +9,7 @@ use model::{AllocId, ClientStatus, GoDuration, TaskRunState};
 use tower::ServiceExt;
 
 use crate::faults::kill;
-use crate::fixture::{Rig, alloc, damage, eventually, kinds, leave, nothing_left, restarts, rewrite, sh};
+use crate::fixture::{PATIENCE, Rig, alloc, damage, eventually, kinds, leave, nothing_left, restarts, rewrite, sh};
 use crate::http::get;
 
 fn pid_file(rig: &Rig, id: AllocId) -> Option<i32> {
@@ -201,6 +201,7 @@ async fn a_development_agent_takes_its_tasks_along() {
     let rig = Rig::new().await;
     let mut config = rig.config();
     config.stop_tasks_on_stop = true;
+    config.patience.flush = PATIENCE;
     let node = client::Client::start(config).await.expect("start");
     rig.driver_ready("raw_exec").await;
     let (a, _) = rig.run("service", vec![sh("t", "exec sleep 600")]).await;

@@ -158,12 +158,14 @@ fn in_memory(node: &ClientHandle) -> bool {
 async fn secrets_are_memory_until_the_task_is_dead() {
     let (rig, node) = Rig::with("raw_exec").await;
     let memory = in_memory(&node.handle());
-    let script = "echo secret > $NOMAD_SECRETS_DIR/key; exec sleep 600";
+    let script = "echo secret > $NOMAD_SECRETS_DIR/key; echo $$ >> $NOMAD_ALLOC_DIR/data/runs; exec sleep 600";
     let mut t = task("t", "raw_exec", json!({"command": "/bin/sh", "args": ["-c", script]}));
     t.resources.secrets_mb = memory.then_some(3);
     let (a, _) = rig.run("service", vec![t]).await;
     let dir = secrets(&rig, a.id);
-    eventually("the task's file", || dir.join("key").exists()).await;
+    // A line of each run that has written its file.
+    let runs = || fs::read_to_string(rig.alloc_dir(a.id).join("alloc/data/runs")).unwrap_or_default().lines().count();
+    eventually("the task's file", || runs() == 1 && dir.join("key").exists()).await;
     if !memory {
         skip::cannot(&format!("secrets are no memory here: {}", &*node.handle().node().attributes["secrets.problem"]));
         end(&rig, node).await;
@@ -187,6 +189,7 @@ async fn secrets_are_memory_until_the_task_is_dead() {
     node.handle().restart(a.id, Some("t"), false).await.expect("restarted");
     rig.server.alloc(a.id, "the restart", |u| u.task_states["t"].restarts == 1).await;
     rig.server.status(a.id, ClientStatus::Running).await;
+    eventually("the second run", || runs() == 2).await;
     assert_eq!((device(&dir), mounts(rig.dir.path()).len()), (mounted, 1));
 
     // A boot in between: the mount is gone, and so is what it held.
@@ -196,7 +199,8 @@ async fn secrets_are_memory_until_the_task_is_dead() {
     let node = rig.node().await;
     eventually("the task to be known again", || node.handle().running(a.id, "t")).await;
     node.handle().restart(a.id, Some("t"), false).await.expect("restarted");
-    eventually("secrets made anew", || dir.join("key").exists() && mounts(rig.dir.path()).len() == 1).await;
+    eventually("the third run", || runs() == 3).await;
+    assert!(dir.join("key").exists() && mounts(rig.dir.path()).len() == 1, "secrets are made anew");
 
     rig.server.stop_alloc(a.id);
     rig.server.status(a.id, ClientStatus::Complete).await;

@@ -133,14 +133,12 @@ async fn services_stand_while_their_tasks_run_and_go_before_the_kill() {
     let stopped = Instant::now();
     rig.server.stop_alloc(a.id);
     let update = rig.server.alloc(a.id, "no service", |u| names(u) == Some(vec![])).await;
-    assert_eq!(
-        update.task_states["first"].state,
-        TaskRunState::Running,
-        "it runs on while its clients learn that it goes"
-    );
     let runs = std::path::Path::new(&format!("/proc/{pid}")).exists();
     // Where this test was slower than the delay it may have ended.
-    assert!(runs || stopped.elapsed() >= DELAY);
+    let late = stopped.elapsed() >= DELAY;
+    let state = update.task_states["first"].state;
+    assert!(late || state == TaskRunState::Running, "it runs on while its clients learn that it goes: {state:?}");
+    assert!(late || runs);
     rig.server.status(a.id, ClientStatus::Complete).await;
     leave(&rig, node).await;
 }
@@ -152,7 +150,7 @@ async fn a_restart_of_the_agent_changes_neither_services_nor_checks() {
     let mut slow = script("bad");
     slow.initial_status = "critical".into();
     // Too long for a second run within this test: what it says afterwards was remembered.
-    slow.interval = GoDuration::from_secs(3600);
+    slow.interval = GoDuration::from_secs(36_000);
     slow.task = "t".into();
     web.checks = vec![slow];
     let (a, job) = serving(vec![sh("t", "exec sleep 600")], vec![web]);
@@ -178,13 +176,21 @@ async fn the_service_of_a_group_stays_while_its_task_is_started_again() {
         "t",
         "if [ -e $NOMAD_ALLOC_DIR/data/once ]; then exec sleep 600; fi; touch $NOMAD_ALLOC_DIR/data/once; exit 1",
     );
-    // So long that the servers hear of the time in between, however late the node is with its reports.
-    t.restart = Some(Restart { delay: Some(GoDuration::from_secs(3)), ..restarts(1) });
+    // Longer than this test: the servers hear of the time in between, however late the node is with its reports.
+    t.restart = Some(Restart { delay: Some(GoDuration::from_secs(600)), ..restarts(1) });
     t.services = vec![service("own", "9000")];
     let (a, job) = serving(vec![t], vec![service("whole", "http")]);
     rig.server.place(&a, &job);
-    let again = |u: &AllocClientUpdate| u.task_states["t"].restarts == 1 && stands("own")(u);
-    rig.server.alloc(a.id, "a second run", again).await;
+    let again = |u: &AllocClientUpdate| u.task_states["t"].restarts == 1;
+    rig.server.alloc(a.id, "the time in between", |u| again(u) && !stands("own")(u)).await;
+    // Ends the pause, once the first run is freed; only what has been done is among the events.
+    poll("the end of the pause", async || {
+        node.handle().restart(a.id, None, false).await.expect("asked");
+        let update = node.handle().alloc_update(a.id).expect("there");
+        kinds(&update.task_states["t"]).contains(&"Restart Signaled")
+    })
+    .await;
+    rig.server.alloc(a.id, "a second run", |u| again(u) && stands("own")(u)).await;
     let told: Vec<AllocClientUpdate> = rig.server.now().updates;
     let since = told.iter().position(|u| stands("whole")(u)).expect("registered");
     assert!(
@@ -301,7 +307,7 @@ async fn deployments_wait_for_checks_when_they_are_told_to() {
     // They do, and begin to pass.
     let b = place("checks", 60_000);
     said(&node, b, CheckStatus::Failure).await;
-    assert!(rig.server.now().allocs[&b].deployment_status.is_none());
+    assert!(rig.server.now().allocs.get(&b).is_none_or(|u| u.deployment_status.is_none()));
     std::fs::remove_file(data(&rig, b, "bad")).expect("better");
     healthy(b, true).await;
     let update = healthy(c, false).await;

@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Duration};
 
 use model::{
-    AllocId, ClientStatus, GoDuration,
+    AllocId, ClientStatus, GoDuration, TaskRunState,
     task::{ChangeScript, Template},
 };
 use serde_json::json;
@@ -217,14 +217,24 @@ async fn a_script_for_the_first_rendering_runs_once_in_each_start() {
     other.templates = vec![of(script("touch ${NOMAD_ALLOC_DIR}/data/wrong", false), "noop")];
     let (a, _) = rig.run("service", vec![begins, other]).await;
     eventually("the script", || text(&rig, a.id, "alloc/data/begun") == "x").await;
+    // Without the record the next agent runs it again.
+    let recorded = || text(&rig, a.id, "begins/private/templates.json").contains("\"begun\":true");
+    eventually("the record that it has run", recorded).await;
+    eventually("the pid", || text(&rig, a.id, "alloc/data/pid").ends_with('\n')).await;
     // The next agent has nothing to do; the next start has.
     drop(node);
     let node = rig.start_again(rig.config()).await;
-    rig.server.status(a.id, ClientStatus::Running).await;
+    eventually("the task to be recovered", || node.handle().running(a.id, "begins")).await;
     let pid = text(&rig, a.id, "alloc/data/pid").trim().parse().expect("a pid");
     assert_eq!(text(&rig, a.id, "alloc/data/begun"), "x");
     crate::faults::kill(pid);
     eventually("the script of the second start", || text(&rig, a.id, "alloc/data/begun") == "xx").await;
+    let again = |u: &model::AllocClientUpdate| {
+        let state = &u.task_states["begins"];
+        (state.restarts, state.state) == (1, TaskRunState::Running)
+    };
+    rig.server.alloc(a.id, "the second start", again).await;
+    assert_eq!(text(&rig, a.id, "alloc/data/begun"), "xx");
     assert_eq!(text(&rig, a.id, "alloc/data/wrong"), "");
     end(&rig, node).await;
 }

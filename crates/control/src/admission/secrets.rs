@@ -34,7 +34,7 @@ mod tests {
         let task = |secrets| Task { secrets, ..Task::default() };
         let tasks = vec![task(vec![secret("nomad"), secret("pass")]), task(vec![secret("nomad")])];
         let group = TaskGroup { tasks, ..TaskGroup::default() };
-        let mut job = Job { task_groups: vec![group, TaskGroup::default()], ..Job::default() };
+        let mut job = Job { task_groups: vec![group, TaskGroup::default()].into(), ..Job::default() };
         for _ in 0..2 {
             add(&mut job);
             let asked: Vec<&str> = job.task_groups[0].constraints.iter().map(|c| &*c.left).collect();

@@ -74,7 +74,8 @@ mod tests {
         let task = Task { name: "t".into(), vault: Some(Vault::default()), identities, ..Task::default() };
         let plain = Task { name: "plain".into(), ..Task::default() };
         let group = |name: &str, tasks| TaskGroup { name: name.into(), tasks, ..TaskGroup::default() };
-        let mut job = Job { task_groups: vec![group("g", vec![task]), group("other", vec![plain])], ..Job::default() };
+        let mut job =
+            Job { task_groups: vec![group("g", vec![task]), group("other", vec![plain])].into(), ..Job::default() };
         let errors = add(&mut job, rules);
         // As an update of a job that was read back.
         let again = add(&mut job, rules);

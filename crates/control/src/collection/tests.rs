@@ -28,7 +28,7 @@ fn world() -> State {
             namespace: "default".into(),
             id: name.into(),
             kind: "service".into(),
-            task_groups: vec![group],
+            task_groups: vec![group].into(),
             ..Job::default()
         };
         apply(&mut state, NOW, Change::UpsertJob { job: Box::new(Job { stop, ..job }), submission: None });
@@ -223,7 +223,7 @@ fn what_is_remembered_is_all_that_a_search_finds() {
                     id: job.into(),
                     kind: kind.into(),
                     priority: i32::try_from(roll(50)).unwrap(),
-                    task_groups: vec![TaskGroup { name: "g".into(), count: Some(1), ..TaskGroup::default() }],
+                    task_groups: vec![TaskGroup { name: "g".into(), count: Some(1), ..TaskGroup::default() }].into(),
                     ..Job::default()
                 };
                 w.apply(Change::UpsertJob { job: Box::new(job), submission: None });
@@ -265,7 +265,7 @@ fn finished_work_is_known_as_long_as_its_job_is_there() {
             id: name.into(),
             kind: "batch".into(),
             stop,
-            task_groups: vec![group],
+            task_groups: vec![group].into(),
             ..Job::default()
         };
         apply(&mut state, NOW, Change::UpsertJob { job: Box::new(job), submission: None });

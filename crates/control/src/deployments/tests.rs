@@ -368,3 +368,35 @@ fn what_a_person_has_failed_stays_failed() {
     assert_eq!((d.status, &*d.status_description), (DeploymentStatus::Failed, "by a person"));
     assert!(!w.state.job_version(&key(), 1).expect("a version").stable);
 }
+
+#[test]
+fn what_becomes_healthy_is_seen_by_an_evaluation_that_looks() {
+    let soon = 1_000 * S + 5 * S;
+    // Status, time to wait for, how much newer than the news its snapshot is, and what follows.
+    for (status, wait_until, newer, fate) in [
+        (EvalStatus::Pending, 0, 0, Fate::Nothing),
+        (EvalStatus::Pending, 1_000 * S + S, 0, Fate::Nothing),
+        (EvalStatus::Pending, soon, 0, Fate::Next),
+        (EvalStatus::Blocked, 0, -1, Fate::Next),
+        (EvalStatus::Blocked, 0, 0, Fate::Nothing),
+        (EvalStatus::Complete, 0, -1, Fate::Next),
+        (EvalStatus::Complete, 0, 0, Fate::Nothing),
+        (EvalStatus::Failed, 0, 0, Fate::Next),
+    ] {
+        let mut w = World::new(&[("a", 10, false)]);
+        w.place(1, "a");
+        w.report(1, true);
+        assert_eq!(w.fate(), Fate::Next, "nobody has looked");
+        let news = w.state.latest_index();
+        w.apply(Change::UpsertEvals(vec![Evaluation {
+            id: model::EvalId(uuid::Uuid::from_u128(0xe000)),
+            namespace: "default".into(),
+            job_id: "web".into(),
+            status,
+            wait_until,
+            snapshot_index: news.saturating_add_signed(newer),
+            ..Evaluation::default()
+        }]));
+        assert_eq!(w.fate(), fate, "{status:?} {wait_until} {newer}");
+    }
+}

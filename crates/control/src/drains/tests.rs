@@ -33,7 +33,7 @@ impl World {
             namespace: "default".into(),
             id: "web".into(),
             kind: "service".into(),
-            task_groups: vec![group],
+            task_groups: vec![group].into(),
             ..Job::default()
         };
         world.apply(Change::UpsertJob { job: Box::new(job), submission: None });

@@ -16,7 +16,7 @@ const RULES: Rules<'static> =
 fn job() -> Job {
     let task = model::Task { name: "t".into(), driver: "mock".into(), ..model::Task::default() };
     let group = TaskGroup { name: "g".into(), count: Some(1), tasks: vec![task], ..TaskGroup::default() };
-    Job { id: "web".into(), datacenters: vec!["dc1".into()], task_groups: vec![group], ..Job::default() }
+    Job { id: "web".into(), datacenters: vec!["dc1".into()], task_groups: vec![group].into(), ..Job::default() }
 }
 
 fn key() -> JobKey {

@@ -53,8 +53,44 @@ fn who_is_about_to_be_ready_is_waited_for_and_cannot_renew_yet() {
     assert!(leases.renew(a, now + SECOND * 5), "it holds one already");
     assert!(!leases.renew(b, now + SECOND * 5), "nothing is stored yet");
     assert_eq!([a, b].map(|node| leases.knows(node)), [true; 2]);
-    assert_eq!(look(&mut leases, now + SECOND * 5, Duration::ZERO).0, [a, b], "nobody has granted one");
+    // However late the disk is: whoever is lost now would get a lease afterwards.
+    for late in [5, 15, 60, 600] {
+        let (gone, looked) = look(&mut leases, now + SECOND * late, Duration::ZERO);
+        assert_eq!((gone, looked.next), (Vec::new(), Some(now + SECOND * late + RULES.wait)), "{late}");
+        assert!(leases.renew(a, now + SECOND * late + RULES.wait), "no lease of its own was ever over");
+    }
+    for node in [a, b] {
+        leases.expect_no_more(node);
+    }
+    assert!(look(&mut leases, now + SECOND * 609, Duration::ZERO).0.is_empty());
+    assert_eq!(look(&mut leases, now + SECOND * 610, Duration::ZERO).0, [a, b], "nobody has granted one");
     assert_eq!([a, b].map(|node| leases.knows(node)), [false; 2]);
+}
+
+#[test]
+fn who_is_about_to_be_ready_has_no_less_time_than_before_and_is_expected_once_for_each_decision() {
+    let mut leases = Leases::default();
+    let [a, b] = nodes();
+    let now = now();
+    leases.grant(a, now + SECOND * 20);
+    leases.watch(b, now + SECOND * 20);
+    for node in [a, b, b] {
+        leases.expect(node, now + SECOND * 5);
+    }
+    let (gone, looked) = look(&mut leases, now + SECOND * 6, Duration::ZERO);
+    assert_eq!((gone, looked.next), (Vec::new(), Some(now + SECOND * 20)));
+    for node in [a, b] {
+        leases.expect_no_more(node);
+    }
+    assert_eq!(look(&mut leases, now + SECOND * 20, Duration::ZERO).0, [a], "a session of the other one goes on");
+    // It was removed meanwhile, and nothing is left of it at the end.
+    leases.forget(b);
+    assert!(leases.knows(b), "what makes it ready is still to be stored");
+    leases.expect_no_more(b);
+    leases.expect_no_more(b);
+    assert!(!leases.knows(b) && leases.expected.is_empty());
+    leases.grant(b, now + SECOND * 30);
+    assert_eq!(look(&mut leases, now + SECOND * 30, Duration::ZERO).0, [b]);
 }
 
 #[test]

@@ -42,7 +42,7 @@ impl World {
             namespace: "default".into(),
             id: "web".into(),
             kind: "service".into(),
-            task_groups: vec![group],
+            task_groups: vec![group].into(),
             ..Job::default()
         };
         world.commit(Change::UpsertJob { job: Box::new(job), submission: None });
@@ -136,4 +136,15 @@ fn the_loss_of_a_node_concerns_the_system_jobs_that_speak_of_it() {
     assert_eq!(w.lose().1, 2);
     let jobs: Vec<String> = w.0.evals().map(|e| e.job_id.to_string()).collect();
     assert!(["web", "here"].iter().all(|job| jobs.iter().any(|j| j == job)), "{jobs:?}");
+}
+
+#[test]
+fn a_wait_without_end_is_looked_at_again() {
+    let mut w = World::new(Some(Disconnect { replace: Some(false), ..Disconnect::default() }));
+    let again = vec![(id(), Wait::For(ENDLESS))];
+    assert_eq!(w.lose(), (NodeStatus::Disconnected, 1, again.clone()));
+    assert_eq!(w.lose(), (NodeStatus::Disconnected, 0, again));
+    w.commit(Change::StopJob(model::JobKey::new("default", "web")));
+    let (status, _, waits) = w.lose();
+    assert_eq!((status, waits.len()), (NodeStatus::Down, 0), "nobody waits for it any more");
 }

@@ -23,7 +23,7 @@ fn job(id: &str, spec: &str) -> Job {
         priority: 50,
         node_pool: "default".into(),
         periodic: Some(Periodic { spec: Some(spec.into()), ..Periodic::default() }),
-        task_groups: vec![group],
+        task_groups: vec![group].into(),
         ..Job::default()
     }
 }
@@ -208,5 +208,22 @@ proptest! {
             world.looks(now);
         }
         prop_assert_eq!(world.launched("j"), expected);
+    }
+}
+
+#[test]
+fn who_registers_a_job_again_after_a_clock_that_was_ahead_hears_of_it_soon() {
+    let ahead = MIDNIGHT + 30 * 86_400;
+    for changed in [false, true] {
+        let mut world = World::at(ahead);
+        world.registers(job("hourly", "@hourly"));
+        world.looks(ahead + 3_600);
+        assert_eq!(world.launched("hourly"), [ahead + 3_600]);
+        // The clock is right again.
+        world.now = MIDNIGHT;
+        world.registers(job("hourly", if changed { "0 * * * *" } else { "@hourly" }));
+        assert_eq!(world.upcoming.wake_at(), Some((MIDNIGHT + 3_600) * SECOND), "changed: {changed}");
+        world.looks(MIDNIGHT + 3_600);
+        assert_eq!(world.launched("hourly"), [MIDNIGHT + 3_600, ahead + 3_600]);
     }
 }

@@ -40,7 +40,7 @@ impl World {
             namespace: "default".into(),
             id: "web".into(),
             kind: kind.into(),
-            task_groups: vec![group],
+            task_groups: vec![group].into(),
             ..Job::default()
         };
         world.apply(Change::UpsertJob { job: Box::new(job), submission: None }.into());

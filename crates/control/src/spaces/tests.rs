@@ -18,7 +18,13 @@ fn text<T: std::fmt::Debug>(refused: Result<T, Refused>) -> String {
 fn job(driver: &str) -> Job {
     let task = model::Task { name: "t".into(), driver: driver.into(), ..model::Task::default() };
     let group = TaskGroup { name: "g".into(), count: Some(1), tasks: vec![task], ..TaskGroup::default() };
-    Job { id: "a".into(), namespace: "dev".into(), node_pool: "gpu".into(), task_groups: vec![group], ..Job::default() }
+    Job {
+        id: "a".into(),
+        namespace: "dev".into(),
+        node_pool: "gpu".into(),
+        task_groups: vec![group].into(),
+        ..Job::default()
+    }
 }
 
 fn world(batch: Batch) -> State {

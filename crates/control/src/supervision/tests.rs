@@ -75,7 +75,8 @@ struct World(Arc<State>);
 impl World {
     fn new(changes: Vec<Change>) -> Self {
         let group = TaskGroup { name: "g".into(), count: Some(3), ..TaskGroup::default() };
-        let job = Job { namespace: "default".into(), id: "j".into(), task_groups: vec![group], ..Job::default() };
+        let job =
+            Job { namespace: "default".into(), id: "j".into(), task_groups: vec![group].into(), ..Job::default() };
         let mut this = Self(Arc::new(State::new()));
         this.commit(Change::UpsertJob { job: Box::new(job), submission: None });
         for change in changes {
@@ -164,7 +165,7 @@ fn what_is_said_of_a_job_follows_from_the_runtimes_that_can_be_used() {
         let task =
             Task { name: "t".into(), driver: driver.to_owned(), kill_signal: "SIGUSR1".to_owned(), ..Task::default() };
         let group = TaskGroup { name: "g".into(), tasks: vec![task], ..TaskGroup::default() };
-        Job { namespace: "default".into(), id: "j".into(), task_groups: vec![group], ..Job::default() }
+        Job { namespace: "default".into(), id: "j".into(), task_groups: vec![group].into(), ..Job::default() }
     };
     let with = |n, edit: fn(&mut Node)| {
         let mut node = remote_node(n, "p");

@@ -24,7 +24,7 @@ fn job(namespace: &str, id: &str, version: u64) -> Arc<Job> {
         id: id.into(),
         kind: "service".into(),
         version,
-        task_groups: vec![group],
+        task_groups: vec![group].into(),
         ..Job::default()
     })
 }

@@ -204,7 +204,7 @@ fn a_volume_is_deleted_when_nobody_uses_it_and_its_node_is_there_or_it_is_forced
     reported(&mut state, 101, node_id(1), made(there));
     let request = VolumeRequest { kind: "host".into(), source: "a".into(), ..VolumeRequest::default() };
     let group = TaskGroup { name: "g".into(), volumes: [("v".to_owned(), request)].into(), ..TaskGroup::default() };
-    let job = Job { id: "j".into(), namespace: "default".into(), task_groups: vec![group], ..Job::default() };
+    let job = Job { id: "j".into(), namespace: "default".into(), task_groups: vec![group].into(), ..Job::default() };
     let alloc = Allocation {
         id: AllocId(uuid::Uuid::from_u128(9)),
         namespace: "default".into(),

@@ -168,7 +168,7 @@ async fn failures_are_of_one_call_and_say_what_they_are() {
 async fn a_killed_plugin_comes_back_and_its_tasks_are_recovered() {
     let (fixture, driver) = Fixture::mock().await;
     let first = fixture.fingerprint("mock", |f| f.healthy).await;
-    let task = task(&driver, &json!({"run_for": "5s", "exit_code": 4}));
+    let task = task(&driver, &json!({"run_for": "1h", "exit_code": 4}));
     let started = soon(driver.start_task(task.clone())).await.expect("starts");
     let mut stats = driver.stats(&task.id, Duration::from_secs(3600)).expect("opens");
     soon(stats.next()).await.expect("a sample").expect("fine");
@@ -199,6 +199,7 @@ async fn a_killed_plugin_comes_back_and_its_tasks_are_recovered() {
         again.started_at.is_some() && again.started_at == inspected.started_at,
         "the task's time went on: {again:?}"
     );
+    soon(driver.stop_task(&task.id, "SIGTERM", Duration::from_secs(5))).await.expect("stops");
     assert_eq!(soon(driver.wait_task(&task.id)).await.expect("ended").exit_code, 4);
     let second = fixture.fingerprint("mock", |f| f.healthy && f.generation == 2).await;
     assert_ne!(first.pid, second.pid);

@@ -80,6 +80,12 @@ pub struct AllocNetwork {
 }
 
 impl AllocNetwork {
+    /// The network of an allocation that has none.
+    #[cfg(test)]
+    pub(crate) fn none() -> Self {
+        Self { dir: PathBuf::new(), changing: tokio::sync::Mutex::default(), standing: Mutex::default() }
+    }
+
     /// The network as a former agent has left it, or none yet.
     pub fn open(with: &Networks, alloc: AllocId) -> Self {
         let dir = with.config.networks_dir().join(alloc.to_string());

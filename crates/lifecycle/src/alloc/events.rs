@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{GoDuration, Happening, TaskEvent, TaskState, TimestampNs};
+use model::{GoDuration, Happening, TaskEvent, TaskState, TimestampNs, alloc::CUT_OFF};
 
 /// Kinds of events.
 pub mod kind {
@@ -247,6 +247,11 @@ pub fn not_restarting(now: TimestampNs, reason: &str) -> TaskEvent {
     e.at(now)
 }
 
+/// With the mark that tells the servers of an end that nobody has ordered.
+fn marked(what: Happening, cut_off: bool) -> Happening {
+    with(what, cut_off.then(|| (CUT_OFF, "true".to_owned())))
+}
+
 fn kill(timeout: GoDuration, reason: &str) -> Happening {
     let text = if reason.is_empty() {
         format!("Sent interrupt. Waiting {timeout} before force killing")
@@ -257,9 +262,9 @@ fn kill(timeout: GoDuration, reason: &str) -> Happening {
     with(e, (!reason.is_empty()).then(|| ("kill_reason", reason.to_owned())))
 }
 
-/// It is being stopped.
-pub fn killing(now: TimestampNs, timeout: GoDuration, reason: &str) -> TaskEvent {
-    kill(timeout, reason).at(now)
+/// It is being stopped; `cut_off`: see [`CUT_OFF`].
+pub fn killing(now: TimestampNs, timeout: GoDuration, reason: &str, cut_off: bool) -> TaskEvent {
+    marked(kill(timeout, reason), cut_off).at(now)
 }
 
 /// It is being stopped because it cannot go on: it has failed.
@@ -267,10 +272,11 @@ pub fn killing_failed(now: TimestampNs, timeout: GoDuration, reason: &str) -> Ta
     Happening { fails_task: true, ..kill(timeout, reason) }.at(now)
 }
 
-/// It was stopped.
-pub fn killed(now: TimestampNs, error: &str) -> TaskEvent {
+/// It was stopped; `cut_off`: see [`CUT_OFF`].
+pub fn killed(now: TimestampNs, error: &str, cut_off: bool) -> TaskEvent {
     let text = if error.is_empty() { "Task successfully killed" } else { error };
-    with(event(kind::KILLED, text), (!error.is_empty()).then(|| ("kill_error", error.to_owned()))).at(now)
+    let e = with(event(kind::KILLED, text), (!error.is_empty()).then(|| ("kill_error", error.to_owned())));
+    marked(e, cut_off).at(now)
 }
 
 /// The driver could not start it.
@@ -363,8 +369,8 @@ mod tests {
             (terminated(1, 137, 9, true, "gone"), "Exit Code: 137, Signal: 9, Exit Message: \"gone\""),
             (restarting(1, GoDuration::from_secs(15), "Restart within policy"), "Task restarting in 15s"),
             (restarting(1, GoDuration::from_millis(1500), "x"), "x - Task restarting in 1.5s"),
-            (killing(1, GoDuration::from_secs(5), ""), "Sent interrupt. Waiting 5s before force killing"),
-            (killed(1, ""), "Task successfully killed"),
+            (killing(1, GoDuration::from_secs(5), "", true), "Sent interrupt. Waiting 5s before force killing"),
+            (killed(1, "", true), "Task successfully killed"),
             (reconnected(1), "Client reconnected"),
             (
                 shutdown_delay(1, GoDuration::from_secs(2), false),

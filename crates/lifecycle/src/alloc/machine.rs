@@ -256,7 +256,10 @@ enum Phase {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
-    Die,
+    Die {
+        /// Its node stops it without an order, because it is cut off.
+        cut_off: bool,
+    },
     Restart,
     /// A failed check stopped it. It counts as failed, and the restart policy decides.
     Unhealthy,
@@ -292,6 +295,8 @@ pub struct Machine {
     max_kill_timeout: GoDuration,
     contacted: bool,
     stop_local: bool,
+    /// No server has answered for the group's `stop_on_client_after`: therefore it is stopped.
+    stop_cut_off: bool,
     /// Since when no server has answered; 0 = one answers.
     cut_off_since: TimestampNs,
     /// Since when the group's `shutdown_delay` runs; 0 = it does not.
@@ -342,6 +347,7 @@ impl Machine {
             max_kill_timeout,
             contacted: !restored,
             stop_local: false,
+            stop_cut_off: false,
             cut_off_since: 0,
             stopping_since: 0,
             destroyed: false,
@@ -447,7 +453,7 @@ impl Machine {
 
     /// Why everything of it is to end, if it is.
     fn ending(&self) -> Option<Ending> {
-        if self.record.removed || self.stop_local || self.record.alloc.server_terminal() {
+        if self.record.removed || self.stop_local || self.stop_cut_off || self.record.alloc.server_terminal() {
             return Some(Ending::Stopped);
         }
         self.record.expired.then_some(Ending::Expired)
@@ -666,7 +672,7 @@ impl Machine {
     /// The tasks as their order depends on them now. This node only lets go of remote tasks, so nothing waits for their
     /// end.
     fn specs(&self) -> std::borrow::Cow<'_, [TaskSpec]> {
-        if !self.stop_local && !self.record.removed {
+        if !self.stop_local && !self.stop_cut_off && !self.record.removed {
             return (&self.specs).into();
         }
         let mut specs = self.specs.clone();

@@ -15,6 +15,7 @@ use super::{
     record::{AllocRecord, Run, TaskRecord},
 };
 
+mod cut_off;
 mod deadline;
 mod order;
 mod rolling;
@@ -42,7 +43,7 @@ fn task(name: &str) -> Task {
 
 fn job(kind: &str, tasks: Vec<Task>) -> Arc<Job> {
     let group = TaskGroup { name: "g".into(), tasks, ..TaskGroup::default() };
-    Arc::new(Job { id: "j".into(), kind: kind.into(), task_groups: vec![group], ..Job::default() })
+    Arc::new(Job { id: "j".into(), kind: kind.into(), task_groups: vec![group].into(), ..Job::default() })
 }
 
 fn record() -> AllocRecord {
@@ -136,6 +137,10 @@ impl Play {
     fn freed(&mut self, task: &str, at: i64) -> Vec<String> {
         let (task, run) = self.run(task);
         self.apply(Event::Freed { task, run, owed: false }, at)
+    }
+
+    fn last_event(&self, task: &str) -> String {
+        self.machine.update().task_states[task].events.last().map(|e| e.kind.clone()).unwrap_or_default()
     }
 
     fn state(&self, task: &str) -> TaskRunState {
@@ -235,13 +240,22 @@ fn a_stop_in_each_phase() {
     p.exited("t", 1, 2 * S);
     p.freed("t", 2 * S);
     assert_eq!(p.stop(3 * S), ["over t"]);
+    assert_eq!(p.last_event("t"), "Killing", "it does not look like an end of its own");
     assert_eq!(p.apply(Event::Due(Timer::Restart { task: "t".into() }), 4 * S), Vec::<String>::new());
     // Being freed: no restart follows.
     let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
     p.started("t", S);
     p.exited("t", 1, 2 * S);
     p.stop(2 * S);
+    assert_eq!(p.last_event("t"), "Killing");
     assert_eq!(p.freed("t", 3 * S), ["over t"]);
+    // Not begun yet.
+    let before = Lifecycle { hook: "prestart".into(), sidecar: false };
+    let first = Task { lifecycle: Some(before), ..task("first") };
+    let (mut p, _) = Play::begin(fresh("batch", vec![first, task("t")]), S);
+    p.started("first", S);
+    assert_eq!(p.stop(2 * S), ["stop first", "over t"]);
+    assert_eq!(p.last_event("t"), "Killing");
 }
 
 #[test]
@@ -388,6 +402,20 @@ fn a_prestart_task_of_a_service_runs_once() {
     p.started("before", S);
     assert_eq!(p.exited("before", 0, 2 * S), ["free before", "start main"]);
     assert_eq!(p.state("before"), TaskRunState::Dead);
+}
+
+/// Whatever has spent the attempts, under whichever agent.
+#[test]
+fn which_start_is_the_last_that_its_policy_allows() {
+    for (attempts, in_window, last) in [(0, 0, true), (1, 0, false), (1, 1, true), (3, 2, false), (3, 3, true)] {
+        let mut job = Job::clone(&job("batch", vec![Task { restart: None, ..task("t") }]));
+        job.task_groups[0].restart = Some(policy(attempts));
+        let known = TaskRecord { window_start: S, in_window, ..task_record(None, TaskRunState::Pending) };
+        let tasks = vec![("t".into(), known.into())];
+        let machine = Machine::new(record(), Arc::new(job), tasks, GoDuration::from_secs(30));
+        assert_eq!(machine.is_last_start("t", 30 * S), last, "{in_window} of {attempts} attempts");
+        assert_eq!(machine.is_last_start("t", 62 * S), attempts == 0, "in the next interval");
+    }
 }
 
 #[test]

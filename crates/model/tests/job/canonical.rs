@@ -63,6 +63,18 @@ fn defaults_of_a_service_job() {
 }
 
 #[test]
+fn the_default_identity_has_one_audience() {
+    for block in [json!({"Audience": ["sts.amazonaws.com"]}), json!({"Name": "default", "Audience": ["a", "b"]})] {
+        let j = small(json!({}), json!({}), json!({"Identity": block}));
+        let i = j.task_groups[0].tasks[0].identity.as_ref().expect("every task has the default identity");
+        assert_eq!(i.audience, ["nomadproject.io"]);
+    }
+    let named = json!({"Identities": [{"Name": "aws", "Audience": ["sts.amazonaws.com"]}]});
+    let j = small(json!({}), json!({}), named);
+    assert_eq!(j.task_groups[0].tasks[0].identities[0].audience, ["sts.amazonaws.com"]);
+}
+
+#[test]
 fn defaults_by_kind_of_job() {
     let b = small(json!({"Type": "batch"}), json!({}), json!({}));
     let g = &b.task_groups[0];

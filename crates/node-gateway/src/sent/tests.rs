@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::node_rpc::from_json;
+use api::node_rpc::{Allocs, from_json};
 use model::{
     AllocClientUpdate, AllocId, Allocation, ClientStatus, DesiredStatus, Job, NodeId, Observed, RemoteOrder,
     RemoteTask, SlotKey, SlotParts, TaskGroup,
@@ -57,7 +57,8 @@ struct World {
 impl World {
     fn new() -> Self {
         let group = TaskGroup { name: "g".into(), ..TaskGroup::default() };
-        let job = Job { namespace: "default".into(), id: "j".into(), task_groups: vec![group], ..Job::default() };
+        let job =
+            Job { namespace: "default".into(), id: "j".into(), task_groups: vec![group].into(), ..Job::default() };
         let mut this = Self { state: State::new() };
         this.commit(Change::UpsertJob { job: Box::new(job), submission: None });
         this
@@ -82,7 +83,7 @@ struct Node {
 
 impl Node {
     fn hear(&mut self, News { allocs, orders, .. }: News) {
-        if let Some(allocs) = allocs {
+        for allocs in allocs {
             if allocs.full {
                 self.allocs.clear();
             }
@@ -94,7 +95,7 @@ impl Node {
                 self.allocs.remove(&id.parse().expect("an id"));
             }
         }
-        if let Some(orders) = orders {
+        for orders in orders {
             if orders.full {
                 self.orders.clear();
             }
@@ -170,7 +171,7 @@ proptest! {
     fn changes_come_to_the_same_as_everything(steps in prop::collection::vec((step(), any::<bool>()), 1..60)) {
         let mut world = World::new();
         let mut sessions: Vec<(Sent, Changes, Node)> =
-            (0..2).map(|n| (Sent::to(node(n)), Changes::default(), Node::default())).collect();
+            (0..2).map(|n| (Sent::to(node(n), true), Changes::default(), Node::default())).collect();
         for (sent, _, hears) in &mut sessions {
             hears.hear(sent.all(source(&world.state), &BTreeSet::new()));
         }
@@ -184,7 +185,7 @@ proptest! {
                 }
                 hears.hear(sent.changes(source(&world.state), &std::mem::take(pending), &BTreeSet::new()));
                 let mut told_all = Node::default();
-                told_all.hear(Sent::to(sent.node).all(source(&world.state), &BTreeSet::new()));
+                told_all.hear(Sent::to(sent.node, true).all(source(&world.state), &BTreeSet::new()));
                 // A node's own reports are not sent back.
                 let known =
                     |node: &Node| node.allocs.values().map(|a| (a.id, a.alloc_modify_index)).collect::<Vec<_>>();
@@ -203,16 +204,17 @@ fn a_wake_looks_at_what_has_changed_and_not_at_what_the_node_has() {
         world.commit(Change::UpsertAllocs(vec![alloc(n, node(0))]));
         world.commit(Change::PutRemoteTask(Box::new(record(n, Some(node(0))))));
     }
-    let mut sent = Sent::to(node(0));
+    let mut sent = Sent::to(node(0), true);
     let News { allocs, orders, .. } = sent.all(source(&world.state), &BTreeSet::new());
-    assert_eq!((allocs.expect("all").allocs_json.len(), orders.expect("all").orders_json.len()), (1000, 1000));
+    assert_eq!((allocs.len(), allocs[0].allocs_json.len()), (1, 1000));
+    assert_eq!((orders.len(), orders[0].orders_json.len()), (1, 1000));
     assert_eq!(sent.take_looks(), u64::from(2 * MANY));
 
     let mut changes =
         world.commit(Change::PutRemoteTask(Box::new(RemoteTask { epoch: 2, ..record(7, Some(node(0))) })));
     let News { allocs, orders, .. } =
         sent.changes(source(&world.state), &changes.remove(&node(0)).expect("it is concerned"), &BTreeSet::new());
-    assert_eq!((allocs, orders.expect("an order").orders_json.len()), (None, 1));
+    assert_eq!((allocs.len(), orders.len(), orders[0].orders_json.len()), (0, 1, 1));
     assert_eq!(sent.take_looks(), 1);
 }
 
@@ -220,10 +222,10 @@ fn a_wake_looks_at_what_has_changed_and_not_at_what_the_node_has() {
 fn what_is_asked_for_again_is_said_again_and_what_is_not_its_own_is_released() {
     let mut world = World::new();
     world.commit(Change::PutRemoteTask(Box::new(record(1, Some(node(0))))));
-    let mut sent = Sent::to(node(0));
+    let mut sent = Sent::to(node(0), true);
     sent.all(source(&world.state), &BTreeSet::new());
     let News { orders, .. } = sent.changes(source(&world.state), &Changes::default(), &[slot(1), slot(2)].into());
-    let orders = orders.expect("both");
+    let [orders] = <[_; 1]>::try_from(orders).expect("one message");
     assert_eq!((orders.full, orders.orders_json.len(), orders.released), (false, 1, vec![slot(2).to_string()]));
 }
 
@@ -232,7 +234,7 @@ fn everything_is_said_anew_after_a_loss() {
     let mut world = World::new();
     world.commit(Change::UpsertAllocs(vec![alloc(1, node(0))]));
     world.commit(Change::PutRemoteTask(Box::new(record(1, Some(node(0))))));
-    let mut sent = Sent::to(node(0));
+    let mut sent = Sent::to(node(0), true);
     let first = sent.all(source(&world.state), &BTreeSet::new());
     // The node takes every slot that a full set does not name for released.
     assert_eq!(sent.all(source(&world.state), &BTreeSet::new()), first);
@@ -248,13 +250,44 @@ fn many_changes_are_told_in_pieces_and_orders_after_their_allocations() {
 }
 
 #[test]
+fn a_list_that_is_longer_than_a_message_is_told_in_several() {
+    let mut world = World::new();
+    // Two make a message, three do not.
+    let large = |n: u32| {
+        let text = "x".repeat(super::PIECE_BYTES * 2 / 5).into();
+        Allocation { desired_description: text, ..alloc(n, node(0)) }
+    };
+    for n in 0..5 {
+        world.commit(Change::UpsertAllocs(vec![large(n)]));
+        world.commit(Change::PutRemoteTask(Box::new(record(n, Some(node(0))))));
+    }
+    let pieces = |allocs: &[Allocs]| -> Vec<_> {
+        allocs.iter().map(|piece| (piece.allocs_json.len(), piece.full, piece.more)).collect()
+    };
+    let mut sent = Sent::to(node(0), true);
+    let News { allocs, orders, .. } = sent.all(source(&world.state), &BTreeSet::new());
+    assert_eq!(pieces(&allocs), [(2, true, true), (2, true, true), (1, true, false)]);
+    assert_eq!(allocs.iter().map(|piece| piece.jobs_json.len()).collect::<Vec<_>>(), [1, 0, 0]);
+    assert!(allocs.iter().all(|piece| piece.index == world.state.latest_index()));
+    assert_eq!((orders.len(), orders[0].more), (1, false), "they are short");
+
+    let News { allocs, .. } = Sent::to(node(0), false).all(source(&world.state), &BTreeSet::new());
+    assert_eq!(pieces(&allocs), [(5, true, false)], "a node of an earlier release takes one");
+
+    let again = Change::UpsertAllocs((0..3).map(large).collect());
+    let changes = world.commit(again).remove(&node(0)).expect("it is concerned");
+    let News { allocs, .. } = sent.changes(source(&world.state), &changes, &BTreeSet::new());
+    assert_eq!(pieces(&allocs), [(2, false, false), (1, false, false)], "each stands for itself");
+}
+
+#[test]
 fn a_node_hears_of_its_volumes_when_it_has_to_act_on_them() {
     let volume = |revision, state| {
         let id = model::VolumeId(uuid::Uuid::from_u128(1));
         Box::new(model::DynamicVolume { id, node_id: node(0), revision, state, ..Default::default() })
     };
     let mut world = World::new();
-    let mut sent = Sent::to(node(0));
+    let mut sent = Sent::to(node(0), true);
     assert_eq!(sent.all(source(&world.state), &BTreeSet::new()).volumes, None, "it has none");
     let mut told = |world: &mut World, change: Change| {
         let changes = world.commit(change).remove(&node(0)).expect("it is concerned");
@@ -274,11 +307,11 @@ fn a_node_hears_of_its_volumes_when_it_has_to_act_on_them() {
 fn what_a_node_gives_back_is_what_was_proven() {
     let mut world = World::new();
     world.commit(Change::UpsertAllocs(vec![alloc(1, node(0))]));
-    let mut sent = Sent::to(node(0));
-    let first = sent.all(source(&world.state), &BTreeSet::new()).allocs.expect("all");
+    let mut sent = Sent::to(node(0), true);
+    let first = sent.all(source(&world.state), &BTreeSet::new()).allocs.remove(0);
     let mut changed = world.commit(Change::UpsertAllocs(vec![alloc(1, node(0)), alloc(2, node(0))]));
     let changed = changed.remove(&node(0)).expect("it is concerned");
-    let later = sent.changes(source(&world.state), &changed, &BTreeSet::new()).allocs.expect("both");
+    let later = sent.changes(source(&world.state), &changed, &BTreeSet::new()).allocs.remove(0);
     assert!(later.jobs_json.is_empty(), "the node has the job, as it was sent first");
     let job = proof::digest(&first.jobs_json[0]);
     for allocs in [first, later] {

@@ -49,6 +49,14 @@ pub(crate) struct Progress<'a> {
 /// Number of a snapshot's allocations by slot of their node.
 pub(crate) type BySlot = HashMap<u32, u32>;
 
+/// Number of live allocations of a job on one node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Own {
+    /// Those of the group under placement.
+    pub(crate) group: u32,
+    pub(crate) job: u32,
+}
+
 /// Whether the plan may count on the allocation.
 pub(crate) fn counts(a: &Allocation) -> bool {
     !a.terminal()
@@ -82,16 +90,66 @@ impl JobUse {
             }
         }
     }
-    /// Allocations of the group on that node.
-    pub(crate) fn of_group(&self, group: &str, slot: u32) -> u32 {
-        self.groups.get(group).and_then(|m| m.get(&slot)).copied().unwrap_or(0)
+    /// Those on one node.
+    pub(crate) fn on(&self, group: &str, slot: u32) -> Own {
+        let of = |map: &BySlot| map.get(&slot).copied().unwrap_or(0);
+        Own { group: self.groups.get(group).map_or(0, of), job: of(&self.job) }
     }
-    /// Allocations of the whole job on that node.
-    pub(crate) fn of_job(&self, slot: u32) -> u32 {
-        self.job.get(&slot).copied().unwrap_or(0)
+    /// Those on each of so many slots, in order. A pass over a fleet reads this: a look-up hashes.
+    pub(crate) fn on_all(&self, group: &str, slots: usize) -> Vec<Own> {
+        let mut all = vec![Own::default(); slots];
+        for (slot, n) in self.groups.get(group).into_iter().flatten() {
+            all[*slot as usize].group = *n;
+        }
+        for (slot, n) in &self.job {
+            all[*slot as usize].job = *n;
+        }
+        all
     }
     /// All entries: group, slot, number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<str>, u32, u32)> {
         self.groups.iter().flat_map(|(g, m)| m.iter().map(move |(s, n)| (g, *s, *n)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::{JobUse, Own};
+
+    proptest! {
+        /// After any changes, the array and the look-ups both say what a count of the allocations says.
+        #[test]
+        fn both_readings_equal_a_count(
+            changes in prop::collection::vec((any::<bool>(), 0..3_usize, 0..6_u32), 0..60),
+        ) {
+            let names: [Arc<str>; 3] = ["a".into(), "b".into(), "c".into()];
+            let (mut job_use, mut live) = (JobUse::default(), Vec::new());
+            for (remove, group, slot) in changes {
+                // Only what is there goes.
+                match live.iter().position(|known| remove && *known == (group, slot)) {
+                    Some(at) => {
+                        live.swap_remove(at);
+                        job_use.remove(&names[group], slot);
+                    }
+                    None => {
+                        live.push((group, slot));
+                        job_use.add(&names[group], slot);
+                    }
+                }
+                for (g, name) in names.iter().enumerate() {
+                    let count = |slot: u32| Own {
+                        group: u32::try_from(live.iter().filter(|known| **known == (g, slot)).count()).unwrap(),
+                        job: u32::try_from(live.iter().filter(|(_, s)| *s == slot).count()).unwrap(),
+                    };
+                    let all = job_use.on_all(name, 6);
+                    prop_assert_eq!(&all, &(0..6).map(count).collect::<Vec<_>>());
+                    prop_assert_eq!(all, (0..6).map(|slot| job_use.on(name, slot)).collect::<Vec<_>>());
+                }
+            }
+        }
     }
 }

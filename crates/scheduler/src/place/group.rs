@@ -20,7 +20,7 @@ use model::{
 };
 
 use super::{
-    context::{Blocked, Context, JobUse, Progress},
+    context::{Blocked, Context, JobUse, Own, Progress},
     rooms::{Displaced, Rooms, SHARED_FIRST, SHARED_LATER},
 };
 use crate::{
@@ -278,12 +278,12 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             match &self.classes[c] {
                 Class::Unknown | Class::OutOfScope => {}
                 Class::Filtered(why) => {
-                    *m.nodes_available.entry(node.datacenter.clone()).or_default() += met[c];
+                    *m.nodes_available.or_default(node.datacenter.clone()) += met[c];
                     m.nodes_evaluated += met[c];
                     filtered(&mut m, &node.class, why.clone(), met[c]);
                 }
                 Class::Feasible { .. } => {
-                    *m.nodes_available.entry(node.datacenter.clone()).or_default() += met[c];
+                    *m.nodes_available.or_default(node.datacenter.clone()) += met[c];
                     m.nodes_evaluated += met[c];
                 }
             }
@@ -295,8 +295,10 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         self.buckets.refresh();
         // Neighbours are mostly alike: the last bin-packing score is often valid for the next.
         let mut memo = ([0_i64; 4], f64::NAN);
+        let own = self.job_use.on_all(&self.group.name, fleet.len());
         for i in 0..self.ranking.candidates.len() {
-            let (sum, parts, standing) = self.assess(i, &mut memo);
+            let here = own[self.ranking.candidates[i].slot as usize];
+            let (sum, parts, standing) = self.assess(i, here, &mut memo);
             let c = &mut self.ranking.candidates[i];
             (c.sum, c.parts, c.standing) = (sum, parts, standing);
         }
@@ -310,14 +312,11 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         }
     }
 
-    /// Present score and standing of a candidate.
-    fn assess(&self, i: usize, memo: &mut ([i64; 4], f64)) -> (f64, u8, Standing) {
+    /// Present score and standing of a candidate, with the job's allocations there.
+    fn assess(&self, i: usize, here: Own, memo: &mut ([i64; 4], f64)) -> (f64, u8, Standing) {
         let slot = self.ranking.candidates[i].slot;
         let (ask, _) = self.feasible(slot);
-        let taken = self.distinct_hosts.is_some_and(|job_wide| {
-            let n = if job_wide { self.job_use.of_job(slot) } else { self.job_use.of_group(&self.group.name, slot) };
-            n > 0
-        });
+        let taken = self.distinct_hosts.is_some_and(|job_wide| if job_wide { here.job } else { here.group } > 0);
         let standing = if taken {
             Standing::Distinct
         } else if self.room(slot, ask) {
@@ -325,7 +324,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         } else {
             Standing::Exhausted
         };
-        let (fit, anti, affinity, devices) = self.parts(slot, memo);
+        let (fit, anti, affinity, devices) = self.parts(slot, here.group, memo);
         let mut sum = fit;
         let mut parts = 1;
         for part in [anti, affinity, devices] {
@@ -339,12 +338,12 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
 
     /// Whether there is room, without the reason, which is computed on demand.
     fn room(&self, slot: u32, ask: &Ask) -> bool {
-        let (o, f, i) = (&*self.overlay, self.overlay.fleet.facts(slot), slot as usize);
-        let simple = fits(o.memory_mb[i], ask.memory_mb, f.memory_mb)
-            && fits(o.disk_mb[i], ask.disk_mb, f.disk_mb)
-            && fits(o.cpu[i], ask.cpu, f.cpu)
-            && (f.sessions == 0 || fits(o.sessions[i], ask.sessions, i64::from(f.sessions)))
-            && (f.max_allocs == 0 || o.allocs[i] < i64::from(f.max_allocs));
+        let (o, f, taken) = (&*self.overlay, self.overlay.fleet.facts(slot), self.overlay.taken(slot));
+        let simple = fits(taken.memory_mb, ask.memory_mb, f.memory_mb)
+            && fits(taken.disk_mb, ask.disk_mb, f.disk_mb)
+            && fits(taken.cpu, ask.cpu, f.cpu)
+            && (f.sessions == 0 || fits(taken.sessions, ask.sessions, i64::from(f.sessions)))
+            && (f.max_allocs == 0 || taken.allocs < i64::from(f.max_allocs));
         let devices = !self.rules.devices.is_empty();
         if ask.cores == 0 && !devices && !self.ports.has_ports() {
             return simple;
@@ -365,8 +364,8 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
 
     /// The exhausted dimension of the node, for people.
     fn lacking(&self, slot: u32, ask: &Ask) -> Option<Cow<'static, str>> {
-        let (o, f, i) = (&*self.overlay, self.overlay.fleet.facts(slot), slot as usize);
-        if f.max_allocs > 0 && o.allocs[i] >= i64::from(f.max_allocs) {
+        let (o, f, taken) = (&*self.overlay, self.overlay.fleet.facts(slot), self.overlay.taken(slot));
+        if f.max_allocs > 0 && taken.allocs >= i64::from(f.max_allocs) {
             return Some(Cow::Borrowed("max allocation exceeded"));
         }
         if ask.cores > 0 {
@@ -375,20 +374,20 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             if i64::try_from(free.len()).unwrap_or(i64::MAX) < ask.cores {
                 return Some(Cow::Borrowed("cores"));
             }
-            if o.cpu[i] + ask.cpu + ask.cores * cores::mhz_per_core(node) > f.cpu {
+            if taken.cpu + ask.cpu + ask.cores * cores::mhz_per_core(node) > f.cpu {
                 return Some(Cow::Borrowed("cpu"));
             }
         }
-        if !fits(o.cpu[i], ask.cpu, f.cpu) {
+        if !fits(taken.cpu, ask.cpu, f.cpu) {
             return Some(Cow::Borrowed("cpu"));
         }
-        if !fits(o.memory_mb[i], ask.memory_mb, f.memory_mb) {
+        if !fits(taken.memory_mb, ask.memory_mb, f.memory_mb) {
             return Some(Cow::Borrowed("memory"));
         }
-        if !fits(o.disk_mb[i], ask.disk_mb, f.disk_mb) {
+        if !fits(taken.disk_mb, ask.disk_mb, f.disk_mb) {
             return Some(Cow::Borrowed("disk"));
         }
-        if f.sessions > 0 && !fits(o.sessions[i], ask.sessions, i64::from(f.sessions)) {
+        if f.sessions > 0 && !fits(taken.sessions, ask.sessions, i64::from(f.sessions)) {
             return Some(Cow::Borrowed("remote sessions"));
         }
         if !self.rules.devices.is_empty() && self.assigned(slot).is_none() {
@@ -406,17 +405,17 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
     }
 
     /// Bin-packing (or balance, or sessions), anti-affinity, affinity, affinity to devices; 0 = does not apply, except
-    /// for the first.
-    fn parts(&self, slot: u32, memo: &mut ([i64; 4], f64)) -> (f64, f64, f64, f64) {
+    /// for the first. `here`: allocations of the group on that node.
+    fn parts(&self, slot: u32, here: u32, memo: &mut ([i64; 4], f64)) -> (f64, f64, f64, f64) {
         let (ask, class_affinity) = self.feasible(slot);
-        let (o, f, i) = (&*self.overlay, self.overlay.fleet.facts(slot), slot as usize);
+        let (f, taken) = (self.overlay.fleet.facts(slot), self.overlay.taken(slot));
         let fit = if ask.only_remote() {
             // Management costs a session and nothing else: the ranking balances sessions.
-            1.0 / (1 + o.sessions[i].max(0)) as f64
+            1.0 / (1 + taken.sessions.max(0)) as f64
         } else {
             let used_cpu =
-                o.cpu[i] + ask.cpu + if ask.cores > 0 { ask.cores * cores::mhz_per_core(self.node(slot)) } else { 0 };
-            let key = [used_cpu, o.memory_mb[i] + ask.memory_mb, f.cpu, f.memory_mb];
+                taken.cpu + ask.cpu + if ask.cores > 0 { ask.cores * cores::mhz_per_core(self.node(slot)) } else { 0 };
+            let key = [used_cpu, taken.memory_mb + ask.memory_mb, f.cpu, f.memory_mb];
             if memo.0 != key || memo.1.is_nan() {
                 let free = |used: i64, all: i64| if all > 0 { 1.0 - used as f64 / all as f64 } else { 0.0 };
                 let (cpu, memory) = (free(key[0], key[2]), free(key[1], key[3]));
@@ -424,7 +423,6 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             }
             memo.1
         };
-        let here = self.job_use.of_group(&self.group.name, slot);
         let anti = if here == 0 { 0.0 } else { -f64::from(here + 1) / f64::from(self.group.count().max(1)) };
         let affinity = if self.rules.affinity_unique() { self.rules.affinity(self.node(slot)) } else { class_affinity };
         let devices = if self.rules.devices.has_affinities() {
@@ -437,7 +435,8 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
 
     fn touch(&mut self, slot: u32) {
         if let Some(i) = self.ranking.find(slot) {
-            let (sum, parts, standing) = self.assess(i, &mut ([0; 4], f64::NAN));
+            let here = self.job_use.on(&self.group.name, slot);
+            let (sum, parts, standing) = self.assess(i, here, &mut ([0; 4], f64::NAN));
             self.ranking.renew(i, sum, parts, standing);
         }
     }
@@ -726,7 +725,8 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
 
     fn score(&self, i: usize, norm_score: f64, penalty: &[NodeId]) -> NodeScore {
         let c = &self.ranking.candidates[i];
-        let (fit, anti, affinity, devices) = self.parts(c.slot, &mut ([0; 4], f64::NAN));
+        let here = self.job_use.on(&self.group.name, c.slot).group;
+        let (fit, anti, affinity, devices) = self.parts(c.slot, here, &mut ([0; 4], f64::NAN));
         let first = if self.feasible(c.slot).0.only_remote() { "sessions" } else { "binpack" };
         let penal = if penalty.contains(&self.node(c.slot).id) { -1.0 } else { 0.0 };
         let parts = [
@@ -740,7 +740,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         let shown = parts.into_iter().enumerate().filter(|(n, (_, v))| *n == 0 || *v != 0.0);
         NodeScore {
             node_id: self.node(c.slot).id,
-            scores: shown.map(|(_, (k, v))| (k.to_owned(), v)).collect(),
+            scores: shown.map(|(_, (k, v))| (k.into(), v)).collect(),
             norm_score,
         }
     }
@@ -786,24 +786,30 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
     fn explain(&self, m: &mut AllocMetric, needs: &[remote::Need], open: bool) {
         // Most of a fleet lacks the same: build its name once.
         let mut exhausted: Vec<(Cow<'static, str>, i64)> = Vec::new();
+        // By computed class: one of its nodes, and how many are (filtered, exhausted). Its nodes share the node class,
+        // which costs a cache miss to read.
+        let mut classes = vec![(0_u32, (0_i64, 0_i64)); self.classes.len()];
         for c in &self.ranking.candidates {
             if !open && c.standing == Standing::Open && !self.buckets.is_full(c.bucket) {
                 continue;
             }
-            let node = self.node(c.slot);
             let (ask, _) = self.feasible(c.slot);
+            let (speaker, class) = &mut classes[self.overlay.fleet.facts(c.slot).class as usize];
+            *speaker = c.slot;
             let rule = if c.standing == Standing::Distinct {
                 Some("distinct_hosts".to_owned())
             } else {
                 let full = self.buckets.full_reason(c.bucket);
-                full.or_else(|| needs.iter().find_map(|n| n.met_by(node).err()))
+                full.or_else(|| needs.iter().find_map(|n| n.met_by(self.node(c.slot)).err()))
                     .or_else(|| self.without_volumes.get(&c.slot).cloned())
             };
             if let Some(why) = rule {
                 if open {
-                    name_node(m, node, &why, false);
+                    name_node(m, self.node(c.slot), &why, false);
                 }
-                filtered(m, &node.class, why, 1);
+                m.nodes_filtered += 1;
+                *m.constraint_filtered.or_default(why) += 1;
+                class.0 += 1;
             } else {
                 let pool = || self.pools.as_ref().and_then(|p| p.fits(&ask.pool).err()).map(Cow::Owned);
                 let excluded = || {
@@ -813,17 +819,20 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
                 if let Some(dimension) = self.lacking(c.slot, ask).or_else(pool).or_else(excluded) {
                     m.nodes_exhausted += 1;
                     if open {
-                        name_node(m, node, &dimension, true);
+                        name_node(m, self.node(c.slot), &dimension, true);
                     }
                     match exhausted.iter_mut().find(|(known, _)| *known == dimension) {
                         Some((_, n)) => *n += 1,
                         None => exhausted.push((dimension, 1)),
                     }
-                    if !node.class.is_empty() {
-                        *m.class_exhausted.entry(node.class.clone()).or_default() += 1;
-                    }
+                    class.1 += 1;
                 }
             }
+        }
+        for (speaker, (broke, lacked)) in classes.into_iter().filter(|(_, n)| *n != (0, 0)) {
+            let class = &self.node(speaker).class;
+            count_class(&mut m.class_filtered, class, broke);
+            count_class(&mut m.class_exhausted, class, lacked);
         }
         m.dimension_exhausted.extend(exhausted.into_iter().map(|(dimension, n)| (dimension.into_owned(), n)));
     }
@@ -868,8 +877,13 @@ fn name_node(m: &mut AllocMetric, node: &Node, why: &str, exhausted: bool) {
 
 fn filtered(m: &mut AllocMetric, class: &str, why: String, n: i64) {
     m.nodes_filtered += n;
-    *m.constraint_filtered.entry(why).or_default() += n;
-    if !class.is_empty() {
-        *m.class_filtered.entry(class.to_owned()).or_default() += n;
+    *m.constraint_filtered.or_default(why) += n;
+    count_class(&mut m.class_filtered, class, n);
+}
+
+/// Counts nodes of a node class, unless it is the unnamed one.
+fn count_class(by_class: &mut Map<String, i64>, class: &str, n: i64) {
+    if n > 0 && !class.is_empty() {
+        *by_class.or_default(class.to_owned()) += n;
     }
 }

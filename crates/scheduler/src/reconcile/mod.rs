@@ -171,7 +171,7 @@ struct Sorted {
     stopping: BTreeSet<u32>,
     /// All of the group by index, if one of them was disconnected once.
     names: HashMap<u32, Vec<Arc<Allocation>>>,
-    /// Lost canaries without a replacement.
+    /// Canaries without a replacement that were lost, or that their nodes have stopped while they were cut off.
     lost_canaries: Vec<Arc<Allocation>>,
     /// Indexes reserved for canaries.
     reserved: BTreeSet<u32>,
@@ -179,7 +179,7 @@ struct Sorted {
     now: Vec<(Arc<Allocation>, Box<RescheduleTracker>)>,
     /// Due for a later reschedule; among the kept.
     later: Vec<(Arc<Allocation>, TimestampNs)>,
-    /// Lost earlier, without a place for a replacement; by index.
+    /// Without a replacement: lost earlier, or stopped by their nodes while they were cut off. By index.
     unreplaced: BTreeMap<u32, Arc<Allocation>>,
 }
 
@@ -340,7 +340,8 @@ impl Reconciler<'_> {
             ClientStatus::Failed => self.fate_of_failed(group, a),
             ClientStatus::Complete => {
                 // The success of a batch allocation stands; a service must not end.
-                if self.batch { Fate::Keep } else { Fate::Ignore }
+                let stands = self.batch && !outcome::stopped_by_node(a, &a.task_states);
+                if stands { Fate::Keep } else { Fate::Ignore }
             }
             ClientStatus::Lost => Fate::Ignore,
             ClientStatus::Pending | ClientStatus::Running | ClientStatus::Unknown => {
@@ -458,11 +459,14 @@ impl Reconciler<'_> {
                         self.out.stops.push(stop(&a, why::LOST, Some(ClientStatus::Lost)));
                     }
                     let of_this_job = a.job.as_ref().is_some_and(|j| j.create_index == self.job.create_index);
-                    if of_this_job && a.client_status == ClientStatus::Lost && a.next_allocation.is_nil() {
+                    let lost = a.client_status == ClientStatus::Lost;
+                    let cut_short = lost
+                        || a.client_status == ClientStatus::Complete && outcome::stopped_by_node(&a, &a.task_states);
+                    if of_this_job && cut_short && a.next_allocation.is_nil() {
                         if is_canary(&a) {
                             s.lost_canaries.push(a);
                         } else {
-                            if self.is_stopping(&a) {
+                            if lost && self.is_stopping(&a) {
                                 s.stopping.insert(a.index());
                             }
                             s.unreplaced.insert(a.index(), a);
@@ -652,8 +656,10 @@ impl Reconciler<'_> {
         counts.reschedule_later += later.len() as u64;
         let mut open: Option<(TimestampNs, EvalId)> = None;
         for (a, at) in later {
-            let waiting = self.state.eval(a.followup_eval_id).is_some_and(|e| !e.status.terminal());
-            if waiting {
+            // Another reason to look again, or a later time, is none of this failure: the end of a wait for its node.
+            let own = |e: &Evaluation| e.trigger == Trigger::AllocFailure && e.wait_until <= at;
+            let waits = |e: &Evaluation| e.status == EvalStatus::Pending && own(e);
+            if self.state.eval(a.followup_eval_id).is_some_and(|e| waits(e)) {
                 continue;
             }
             let id = match open {

@@ -330,3 +330,26 @@ fn a_failed_canary_is_not_tried_again_by_itself() {
     w.run();
     assert_eq!(w.live().len(), 1);
 }
+
+/// It would be one too many for ever: only a promotion makes an allocation of a canary.
+#[test]
+fn a_canary_of_before_the_promotion_is_not_placed_after_it() {
+    let job = with_canaries(3, 2);
+    let mut w = World::with("n1\nn2\nn3", &job);
+    w.settle();
+    w.submit(&changed(&job));
+    w.all_healthy();
+    let moving = w.canaries()[0].id;
+    w.mark(moving, DesiredTransition { migrate: Some(true), ..DesiredTransition::default() });
+    let eval = w.eval();
+    let plan = scheduler::schedule(&w.state, &eval, w.now, 1).expect("a service").plan;
+    assert_eq!(plan.placements.values().map(Vec::len).sum::<usize>(), 1);
+    w.promote();
+    let v = scheduler::verify_plan(&w.state, &plan);
+    let why: Vec<&String> = v.refused.values().collect();
+    assert_eq!(why, ["the deployment of a canary was promoted, or has ended"]);
+    assert!(v.plan.placements.is_empty() && v.plan.stops.is_empty());
+    w.apply(vec![Change::ApplyPlan(Box::new(v.plan))]);
+    w.settle();
+    assert_eq!((w.canaries().len(), w.versions()), (0, vec![(0, 1), (1, 1), (2, 1)]));
+}

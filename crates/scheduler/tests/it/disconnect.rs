@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use model::{
-    AllocClientUpdate, AllocId, ClientStatus, DesiredStatus, Disconnect, Evaluation, GoDuration, Job, NodeStatus,
-    TaskRunState, TaskState, alloc::AllocStateChange, eval::Trigger,
+    AllocClientUpdate, AllocId, ClientStatus, DeploymentStatus, DesiredStatus, Disconnect, Evaluation, GoDuration,
+    Happening, Job, NodeStatus, TaskRunState, TaskState, alloc::AllocStateChange, eval::Trigger,
 };
 use scheduler::node_patience;
 use state::Change;
@@ -357,4 +357,176 @@ fn what_takes_the_place_of_one_that_is_cut_off_has_it_on_record() {
     let events = &tracker.events;
     let attempts: Vec<_> = events.iter().map(|e| (e.prev_alloc_id, e.prev_node_id, e.time, e.delay)).collect();
     assert_eq!(attempts, [(original, node_id("n1"), w.now, GoDuration::from_secs(30))]);
+}
+
+/// Placements of one plan share an account, which shows the best nodes of the first of them.
+#[test]
+fn one_whose_node_no_account_shows_has_the_score_of_the_best() {
+    let nodes: Vec<String> = (1..=8).map(|n| format!("n{n}")).collect();
+    let lines: String = nodes.iter().map(|n| format!("{n} cpu=600\n")).collect();
+    let mut w = World::with(&lines, &patient(service(8), true, "best_score"));
+    let unseen = |a: &&Arc<model::Allocation>| {
+        let m = a.metrics.as_ref().expect("an account");
+        m.score_meta_data.iter().all(|s| s.node_id != a.node_id)
+    };
+    let original = w.live().iter().find(unseen).expect("one account shows five nodes").clone();
+    for node in &nodes {
+        w.speaks(node, w.now);
+    }
+    w.node("big cpu=40000 mem=80000");
+    w.cut_off(&original.node_name);
+    w.run();
+    assert_eq!(w.by_node().get("big"), Some(&1), "nowhere else is room");
+    w.speaks("big", w.now);
+    w.returns(&original.node_name);
+    w.speaks(&original.node_name, w.now);
+    assert_eq!(w.run().annotations["g"].reconnect, 1);
+    assert!(!w.by_node().contains_key("big"), "an empty large node scores less: {}", w.wanted());
+}
+
+#[test]
+fn a_failure_does_not_count_on_the_follow_up_of_its_disconnection() {
+    let mut w = two(&patient(service(1), false, "keep_original"));
+    let id = w.at(0).id;
+    w.cut_off("n1");
+    w.run();
+    assert_eq!(w.waiting().expect("somebody looks again").wait_until, w.now + 60 * S);
+    w.returns("n1");
+    w.report(id, ClientStatus::Failed, None);
+    w.run();
+    let followup = w.state.alloc(id).expect("a record").followup_eval_id;
+    let followup = w.state.eval(followup).expect("one of its own").clone();
+    assert_eq!((followup.trigger, followup.wait_until), (Trigger::AllocFailure, w.now + 30 * S));
+    assert!(w.run().plan.is_no_op(), "one is enough");
+}
+
+#[test]
+fn a_system_job_that_waits_for_nobody_any_more_gives_up_what_is_unknown() {
+    let job = Job { kind: "system".into(), ..patient(service(1), false, "keep_original") };
+    let mut w = World::with("n1", &job);
+    let id = w.at(0).id;
+    w.speaks("n1", w.now);
+    assert_eq!(w.cut_off("n1"), NodeStatus::Disconnected);
+    w.run();
+    assert_eq!(w.wanted(), "0:n1:Unknown");
+    let mut job = job;
+    job.task_groups[0].disconnect = None;
+    w.submit(&job);
+    assert_eq!(w.state.alloc(id).expect("a record").client_status, ClientStatus::Lost);
+}
+
+/// One that its node stops when it is cut off for five seconds.
+fn stopped_when_cut_off(job: Job) -> Job {
+    let mut job = patient(job, false, "keep_original");
+    let disconnect = job.task_groups[0].disconnect.as_mut().expect("given");
+    (disconnect.lost_after, disconnect.stop_on_client_after) = (None, Some(GoDuration::from_secs(5)));
+    job
+}
+
+/// Its node reports that it is complete, with these events of its task: `Killing*` has the mark of a node that was cut
+/// off, `Killing!` another reason.
+fn completes(w: &mut World, id: AllocId, events: &[&str]) {
+    let event = |shown: &&str| {
+        let kind = shown.trim_end_matches(['*', '!']);
+        let detail = match &shown[kind.len()..] {
+            "*" => Some(("cut_off".to_owned(), "true".to_owned())),
+            "!" => Some(("kill_reason".to_owned(), "allocation exceeded max_run_duration".to_owned())),
+            _ => None,
+        };
+        Happening { kind: kind.into(), details: detail.into_iter().collect(), ..Happening::default() }.at(w.now)
+    };
+    let events = events.iter().map(event).collect();
+    let task = TaskState { state: TaskRunState::Dead, events, ..TaskState::default() };
+    let update = AllocClientUpdate {
+        id,
+        client_status: ClientStatus::Complete,
+        task_states: [(Arc::from("t"), task)].into(),
+        ..AllocClientUpdate::default()
+    };
+    w.apply(vec![Change::UpdateAllocsFromClient(vec![update])]);
+}
+
+#[test]
+fn batch_work_that_its_node_has_stopped_while_cut_off_is_done_again() {
+    let shapes: [(&[&str], bool); 19] = [
+        (&["Started", "Killing*", "Terminated", "Killed*"], true),
+        // While its driver was to find it again.
+        (&["Started", "Terminated", "Killed*"], true),
+        // While it started, waited for its restart, or had not begun.
+        (&["Received", "Task Setup", "Killed*"], true),
+        (&["Received", "Task Setup", "Setup Failure", "Killed*"], true),
+        (&["Started", "Terminated", "Restarting", "Killing*"], true),
+        (&["Received", "Killing*"], true),
+        // Instead of a restart that somebody had asked for.
+        (&["Started", "Restart Signaled", "Killing*", "Terminated", "Killed*"], true),
+        (&["Started", "Killing*", "Terminated", "Killed*", "Reconnected", "Driver"], true),
+        (&["Started", "Killing*", "Started", "Killing*", "Terminated", "Killed*"], true),
+        // It has ended by itself.
+        (&["Started", "Terminated"], false),
+        (&["Started", "Leader Task Dead", "Killing", "Terminated", "Killed"], false),
+        (&["Started", "Restart Signaled", "Terminated", "Restarting", "Started", "Terminated"], false),
+        // So after a stop that its agent has announced and not carried out.
+        (&["Started", "Killing*", "Waiting for shutdown delay", "Terminated"], false),
+        (&["Started", "Killing*", "Terminated", "Restarting", "Started", "Terminated"], false),
+        // By its time, in each phase.
+        (&["Started", "Killing!", "Terminated", "Killed"], false),
+        (&["Received", "Task Setup", "Killed"], false),
+        (&["Started", "Terminated", "Restarting", "Killing!"], false),
+        (&["Started", "Terminated", "Killed"], false),
+        // A node of an earlier release leaves no mark.
+        (&["Started", "Killing", "Terminated", "Killed"], false),
+    ];
+    for (events, again) in shapes {
+        let mut w = two(&stopped_when_cut_off(batch(1)));
+        let id = w.at(0).id;
+        completes(&mut w, id, events);
+        w.run();
+        let followed: Vec<AllocId> = w.live().iter().map(|a| a.previous_allocation).collect();
+        assert_eq!(followed, if again { vec![id] } else { Vec::new() }, "{events:?}");
+        assert!(w.run().plan.is_no_op(), "{events:?}: once");
+    }
+}
+
+/// Its data and its history go on with it.
+#[test]
+fn what_replaces_work_that_its_node_has_stopped_follows_it() {
+    let stopped = ["Started", "Killing*", "Terminated", "Killed*"];
+    let sysbatch = Job { kind: "sysbatch".into(), ..service(1) };
+    for job in [service(1), batch(1), sysbatch] {
+        let job = stopped_when_cut_off(job);
+        let mut w = World::with("n1", &job);
+        let first = w.at(0).id;
+        completes(&mut w, first, &stopped);
+        w.run();
+        let second = w.at(0);
+        assert_eq!(second.previous_allocation, first, "{}", job.kind);
+        assert_eq!(w.state.alloc(first).map(|a| a.next_allocation), Some(second.id), "{}", job.kind);
+        // The job says nothing of it any more, and its node does not know yet.
+        let mut changed = job.clone();
+        changed.task_groups[0].disconnect = None;
+        w.submit(&changed);
+        assert_eq!(w.at(0).id, second.id, "{}: in place", job.kind);
+        completes(&mut w, second.id, &stopped);
+        w.run();
+        assert_eq!(w.at(0).previous_allocation, second.id, "{}", job.kind);
+    }
+    // A service that has ended otherwise has nothing to hand on.
+    let mut w = World::with("n1", &stopped_when_cut_off(service(1)));
+    let first = w.at(0).id;
+    completes(&mut w, first, &["Started", "Terminated"]);
+    w.run();
+    assert!(w.at(0).previous_allocation.is_nil());
+}
+
+#[test]
+fn a_halted_roll_out_replaces_what_its_node_has_stopped() {
+    let job = stopped_when_cut_off(rolling(service(2), 1));
+    let mut w = World::with("n1", &job);
+    let id = w.state.latest_deployment(&job.key()).expect("there is one").id;
+    let failed = model::plan::DeploymentUpdate { id, status: DeploymentStatus::Failed, description: String::new() };
+    w.apply(vec![Change::DeploymentStatus(failed)]);
+    let stopped = w.at(1).id;
+    completes(&mut w, stopped, &["Started", "Killing*", "Terminated", "Killed*"]);
+    w.run();
+    assert_eq!(w.at(1).previous_allocation, stopped);
 }

@@ -70,9 +70,8 @@ fn reasons_are_named() {
         edit(&mut job);
         let d = w.submit(&job);
         let m = &d.failed_groups["g"];
-        let list = |map: &std::collections::BTreeMap<String, i64>| {
-            map.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ")
-        };
+        let list =
+            |map: &model::Map<String, i64>| map.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ");
         let found = if m.nodes_filtered > 0 {
             format!("filtered {}", list(&m.constraint_filtered))
         } else if m.nodes_exhausted > 0 {
@@ -192,6 +191,38 @@ fn a_failure_names_some_nodes_for_each_reason() {
     let placed = w.submit(&service(1));
     assert!(placed.failed_groups.is_empty());
     assert!(w.live().iter().all(|alloc| alloc.metrics.as_ref().is_none_or(|m| m.nodes_left_out.is_empty())));
+}
+
+/// Node classes span computed classes, and nodes of one class have different reasons.
+#[test]
+fn an_account_counts_the_nodes_left_out_by_node_class() {
+    let mut w = World::new(
+        "n1 class=a cpu=10\nn2 class=a dc=dc2 cpu=10\nn3 class=a dc=dc2 mem=10\nn4 class=b disk=10\nn5 cpu=10\n\
+            n6 class=a\nn7 class=b\nn8\nn9 class=a nodriver",
+    );
+    let mut job = service(2);
+    job.constraints.push(constraint("", "distinct_hosts", "true"));
+    w.submit(&job);
+    let used = w.by_node();
+    job.task_groups[0].count = Some(3);
+    w.submit(&job);
+    let placed = w.at(2).metrics.clone().expect("an account");
+    job.task_groups[0].count = Some(4);
+    let failed = w.submit(&job).failed_groups["g"].clone();
+    // The driver is missing on a node of class a.
+    for (what, m, used) in [("placed", &*placed, used), ("failed", &failed, w.by_node())] {
+        let of = |class: &str, nodes: &[&str]| {
+            let n = nodes.iter().filter(|node| used.contains_key(**node)).count() + usize::from(class == "a");
+            (n > 0).then(|| (class.to_owned(), i64::try_from(n).unwrap_or(0)))
+        };
+        let filtered: Vec<_> = [of("a", &["n6"]), of("b", &["n7"])].into_iter().flatten().collect();
+        assert_eq!(m.class_filtered.clone().into_iter().collect::<Vec<_>>(), filtered, "{what}");
+        let exhausted = [("a".to_owned(), 3), ("b".to_owned(), 1)];
+        assert_eq!(m.class_exhausted.clone().into_iter().collect::<Vec<_>>(), exhausted, "{what}");
+        let lacks = [("cpu", 3), ("disk", 1), ("memory", 1)].map(|(k, n)| (k.to_owned(), n));
+        assert_eq!(m.dimension_exhausted.clone().into_iter().collect::<Vec<_>>(), lacks, "{what}");
+        assert_eq!((m.nodes_exhausted, m.nodes_filtered), (5, 1 + used.len() as i64), "{what}");
+    }
 }
 
 #[test]

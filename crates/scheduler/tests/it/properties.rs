@@ -92,7 +92,10 @@ fn happen(w: &mut World, shape: &Shape, e: &Event, count: &mut u8, env: &mut u8)
         (!live.is_empty()).then(|| live[usize::from(a) % live.len()].id)
     };
     match e {
-        Event::Node { n, cpu, dc } => w.node(&format!("n{n} cpu={cpu} dc=dc{dc}")),
+        // Node classes span several computed classes.
+        Event::Node { n, cpu, dc } => {
+            w.node(&format!("n{n} cpu={cpu} dc=dc{dc} class={}", ["a", "b", ""][*n as usize % 3]))
+        }
         Event::Down(n) => w.down(&format!("n{n}")),
         Event::Up(n) => {
             let id = node_id(&format!("n{n}"));
@@ -172,6 +175,12 @@ proptest! {
             if let Some(m) = d.failed_groups.get("g") {
                 let told: i64 = m.constraint_filtered.values().chain(m.dimension_exhausted.values()).sum();
                 prop_assert_eq!(told, m.nodes_evaluated, "every node that was looked at has its reason: {:?}", m);
+                for class in ["a", "b", ""] {
+                    let of = |map: &model::Map<String, i64>| map.get(class).copied().unwrap_or(0);
+                    let told = of(&m.class_filtered) + of(&m.class_exhausted);
+                    let there = w.state.nodes().filter(|n| !class.is_empty() && n.ready() && n.class == class).count();
+                    prop_assert_eq!(told, there as i64, "so has its class {:?}: {:?}", class, m);
+                }
             }
             // Names are unique among what lives.
             let names: std::collections::BTreeSet<_> = live.iter().map(|a| a.name.clone()).collect();

@@ -1,9 +1,10 @@
 //! Which of the feasible nodes is best.
 
-use model::{Affinity, Constraint, SchedulerConfig, Spread, SpreadTarget};
+use model::{Affinity, Constraint, Job, RequestedDevice, SchedulerConfig, Spread, SpreadTarget};
+use proptest::prelude::*;
 use state::Change;
 
-use crate::world::{World, changed, service};
+use crate::world::{World, cases, changed, service};
 
 fn spread(attribute: &str, targets: &[(&str, u8)]) -> Spread {
     let targets = targets.iter().map(|(v, p)| SpreadTarget { value: (*v).into(), percent: *p }).collect();
@@ -206,5 +207,59 @@ fn memory_max_needs_oversubscription() {
         w.submit(&job);
         assert_eq!(w.at(0).resources.tasks["t"].memory.memory_max_mb, expect, "cluster {cluster}, pool {pool:?}");
         assert_eq!(w.state.usage(crate::world::node_id("n1")).memory_mb, 256, "what is reserved is what is packed");
+    }
+}
+
+/// A service with any of the wishes that score a node: a class, a model of device, a spread.
+fn wishing(count: i32, class: bool, device: bool, spreads: bool) -> Job {
+    let mut job = service(count);
+    let affinity =
+        |left: &str, right: &str| Affinity { left: left.into(), right: right.into(), operator: "=".into(), weight: 50 };
+    if class {
+        job.affinities = vec![affinity("${node.class}", "a")];
+    }
+    if device {
+        job.task_groups[0].tasks[0].resources.devices = vec![RequestedDevice {
+            name: "gpu".into(),
+            count: Some(1),
+            affinities: vec![affinity("${device.model}", "T4")],
+            ..RequestedDevice::default()
+        }];
+    }
+    if spreads {
+        job.spreads = vec![spread("${node.datacenter}", &[])];
+    }
+    job
+}
+
+#[test]
+fn a_node_with_everything_that_a_group_likes_takes_more_of_it() {
+    let mut w = World::with("n1 class=a devices=nvidia/gpu/T4:a+b", &wishing(1, true, true, true));
+    let d = w.submit(&wishing(2, true, true, true));
+    assert!(d.failed_groups.is_empty() && w.live().len() == 2, "{:?}", d.failed_groups);
+    let m = w.at(1).metrics.clone().expect("an account");
+    let parts: Vec<&str> = m.score_meta_data[0].scores.keys().map(|part| part.as_str()).collect();
+    for part in ["binpack", "job-anti-affinity", "node-affinity", "devices"] {
+        assert!(parts.contains(&part), "{part}: {parts:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(40))]
+
+    /// Whatever a job wishes, and whatever of it is there already: what fits is placed.
+    #[test]
+    fn any_wishes_together_find_a_place(
+        (class, device, spreads) in (any::<bool>(), any::<bool>(), any::<bool>()),
+        (first, more) in (1..4_i32, 1..4_i32),
+    ) {
+        let mut w = World::new(
+            "n1 class=a dc=a devices=nvidia/gpu/T4:a+b+c\nn2 class=b dc=b devices=nvidia/gpu/K80:a+b+c",
+        );
+        for count in [first, first + more] {
+            w.submit(&wishing(count, class, device, spreads));
+            prop_assert_eq!(w.live().len(), usize::try_from(count).unwrap_or(0));
+        }
+        w.check_room();
     }
 }

@@ -148,7 +148,7 @@ pub(crate) fn service(count: i32) -> Job {
         region: "global".into(),
         node_pool: "default".into(),
         datacenters: vec!["*".into()],
-        task_groups: vec![group],
+        task_groups: vec![group].into(),
         ..Job::default()
     };
     job.task_groups[0].reschedule = Some(Reschedule::defaults());

@@ -2,6 +2,7 @@
 //! do with them.
 
 mod acl;
+mod acl_nodes;
 mod admission;
 mod answers;
 mod audit;

@@ -72,6 +72,26 @@ async fn nodes_and_drains() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_drain_of_a_node_that_shuts_down_leaves_that_of_a_person_alone() {
+    let c = Cluster::start().await;
+    let n = FakeNode::join(&c, node("one")).await;
+    let path = format!("/v1/node/{}", n.id);
+    c.register(&job("web", 1)).await;
+    c.until("/v1/job/web/allocations", "running", |l| l[0]["ClientStatus"] == "running").await;
+    let drain = async |body: Value| {
+        c.done(&format!("{path}/drain"), &body).await;
+        c.get(&path).await.json()["DrainStrategy"].clone()
+    };
+    let spec = |hours: i64| json!({"Deadline": hours * 3_600_000_000_000, "IgnoreSystemJobs": false});
+    let ordered = drain(json!({ "DrainSpec": spec(1) })).await;
+    let own = json!({"DrainSpec": spec(2), "OnlyIfNotDraining": true});
+    assert_eq!(drain(own.clone()).await, ordered, "it goes on as it was ordered");
+    assert_eq!(drain(json!({"DrainSpec": null, "MarkEligible": true})).await, Value::Null);
+    assert_eq!(drain(own).await["Deadline"], json!(2 * 3_600_000_000_000_i64), "without one it begins");
+    c.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_agent_and_its_operator() {
     let c = Cluster::start().await;
     let rpc = c.server.handle().rpc_addr().to_string();

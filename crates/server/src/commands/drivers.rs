@@ -109,6 +109,11 @@ impl ServerHandle {
 /// A task whose driver no node has waits until one does, which is seldom what was meant. No refusal: the node may be
 /// on its way.
 pub(super) fn unknown(state: &State, job: &Job) -> Vec<String> {
+    let has = |driver: &str| state.nodes().any(|node| node.drivers.get(driver).is_some_and(|info| info.detected));
+    // Mostly one of the first nodes has it, and what all the others have need not be looked at.
+    if job.task_groups.iter().flat_map(|group| &group.tasks).all(|task| has(&task.driver)) {
+        return Vec::new();
+    }
     let known: BTreeSet<&str> = state
         .nodes()
         .flat_map(|node| node.drivers.iter())
@@ -149,7 +154,7 @@ mod tests {
     fn a_driver_that_no_node_has_is_told_with_the_one_that_was_meant() {
         let job = |driver: &str| {
             let task = Task { name: "t".into(), driver: driver.into(), ..Task::default() };
-            Job { task_groups: vec![TaskGroup { tasks: vec![task], ..TaskGroup::default() }], ..Job::default() }
+            Job { task_groups: vec![TaskGroup { tasks: vec![task], ..TaskGroup::default() }].into(), ..Job::default() }
         };
         let known: BTreeSet<&str> = ["docker", "exec", "raw_exec"].into();
         assert_eq!(

@@ -33,6 +33,33 @@ struct Held {
     intended: Option<Boot>,
 }
 
+/// A node that a decision makes ready. To be dropped once that is stored or refused.
+#[derive(Debug)]
+pub(crate) struct Expected {
+    leases: Arc<Leases>,
+    node: NodeId,
+}
+
+impl Expected {
+    /// It is stored: the node gets its lease.
+    pub(crate) fn stored(self) {
+        let Self { leases, node } = &self;
+        let mut held = leases.lock();
+        // Under the lock: who has taken the node for down, or removed it, forgets the lease after that is published.
+        if leases.published.load_full().node(*node).is_some_and(|node| node.status == NodeStatus::Ready)
+            && held.table.grant(*node, boot_now() + leases.rules.wait)
+        {
+            leases.changed.notify_one();
+        }
+    }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        self.leases.lock().table.expect_no_more(self.node);
+    }
+}
+
 /// The leases.
 #[derive(Debug)]
 pub(crate) struct Leases {
@@ -69,7 +96,7 @@ impl Leases {
     }
 
     /// Grants a lease, new or again. For nodes that the state calls ready.
-    pub(crate) fn grant(&self, node: NodeId, wait: Duration) {
+    fn grant(&self, node: NodeId, wait: Duration) {
         if self.lock().table.grant(node, boot_now() + wait) {
             self.changed.notify_one();
         }
@@ -81,11 +108,13 @@ impl Leases {
         self.changed.notify_one();
     }
 
-    /// A decision has made the node ready, and is not stored yet. Losses that were seen before no longer count: they
-    /// would be decided after it.
-    pub(crate) fn expect(&self, node: NodeId) {
+    /// A decision makes the node ready, and is not stored yet. Losses that were seen before no longer count: they
+    /// would be decided after it. Nor is the node lost meanwhile, however late the disk is: a loss is decided at once,
+    /// and would be stored right after the readiness.
+    pub(crate) fn expect(self: &Arc<Self>, node: NodeId) -> Expected {
         self.lock().table.expect(node, boot_now() + self.rules.wait);
         self.changed.notify_one();
+        Expected { leases: self.clone(), node }
     }
 
     /// Prolongs a lease. False when there is none (any more): the node must become ready first.
@@ -181,7 +210,7 @@ impl Part for Leases {
 
     fn decide(&self, mut lost: Vec<NodeId>, state: &State, stamp: Stamp) -> Decided<()> {
         {
-            // Whoever has become ready since the look would be down for good while it renews its lease.
+            // A node that has become ready since the look would be down for good while it renews its lease.
             let held = self.lock();
             lost.retain(|id| !held.table.knows(*id));
         }
@@ -227,16 +256,26 @@ mod tests {
         let state = Arc::new(state);
         let (queue, _queued) = CommitQueue::new(state.clone());
         let published = Published::new(state.clone());
-        let leases = Leases::new(&ServerConfig::default(), queue, published, Arc::new(Runner::new(false, None)));
+        let runner = Arc::new(Runner::new(false, None));
+        let leases = Arc::new(Leases::new(&ServerConfig::default(), queue, published, runner));
 
         let lost = || leases.decide(vec![id], &state, stamp(3)).batch;
         assert!(!lost().is_empty(), "nobody has heard from it");
-        leases.expect(id);
+        let expected = leases.expect(id);
         assert!(lost().is_empty(), "its registration was decided before, and its lease follows");
         assert!(!leases.renew(id, Duration::from_secs(1)), "not stored yet");
-        leases.grant(id, Duration::from_secs(1));
+        expected.stored();
         assert!(lost().is_empty() && leases.renew(id, Duration::from_secs(1)));
         leases.forget(id);
         assert!(!lost().is_empty());
+        // What was decided later is stored later: the lease that it gives is none of a node that is down.
+        let again = leases.expect(id);
+        leases.forget(id);
+        assert!(lost().is_empty(), "it is about to be ready");
+        let mut down = State::clone(&state);
+        down.apply(3, 1, nodes::lose(&state, &[id], stamp(3), &mut new_id).batch).expect("applies");
+        leases.published.set(Arc::new(down));
+        again.stored();
+        assert!(!leases.renew(id, Duration::from_secs(1)), "it must become ready first");
     }
 }

@@ -19,8 +19,15 @@ use std::sync::Arc;
 
 use self::part::{Look, Part, RETRY};
 pub(crate) use self::{
-    collection::Collection, deployments::Deployments, drains::Drains, launches::Launches, leases::Leases, locks::Locks,
-    rolling::Rolling, supervision::Supervision, tokens::Tokens,
+    collection::Collection,
+    deployments::Deployments,
+    drains::Drains,
+    launches::Launches,
+    leases::{Expected, Leases},
+    locks::Locks,
+    rolling::Rolling,
+    supervision::Supervision,
+    tokens::Tokens,
 };
 use crate::{commit::CommitQueue, published::Published, runner::Runner};
 

@@ -66,7 +66,7 @@ async fn patience_has_an_end_and_outlives_a_restart_of_the_server() {
     let p = Provider::default();
     let a = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     let id = a.id();
-    submit(s, patient(job("short", 1), GoDuration::from_secs(3), "best_score")).await;
+    submit(s, patient(job("short", 1), GoDuration::from_secs(10), "best_score")).await;
     let alloc = runs_on(s, "short", id).await;
     drop(a);
     until(s, "it is unknown", |state| state.alloc(alloc).is_some_and(|a| a.client_status == ClientStatus::Unknown))

@@ -181,6 +181,10 @@ pub(crate) struct View {
     pub(crate) forged: Option<Inventory>,
     /// It is of a release that keeps no proofs.
     pub(crate) without_proofs: bool,
+    /// It takes full sets in pieces.
+    takes_pieces: bool,
+    /// A piece of the same full set follows: of allocations, of orders.
+    more: (bool, bool),
     pub(crate) jobs_received: usize,
     pub(crate) full: usize,
     pub(crate) changes: usize,
@@ -316,6 +320,11 @@ impl FakeNode {
         this
     }
 
+    /// A node that takes full sets in pieces.
+    pub(crate) fn in_pieces(server: &ServerHandle, node: Node, provider: &Provider) -> Self {
+        Self::go_on(server, node, Fate::Runs, provider, View { takes_pieces: true, ..View::default() })
+    }
+
     /// What it has; the node is cut off.
     pub(crate) fn leave(self) -> View {
         self.task.abort();
@@ -415,6 +424,7 @@ impl Session {
             let view = self.view.lock().unwrap();
             hello.instance.clone_from(&view.instance);
             hello.mark_lost = view.mark_lost;
+            hello.takes_pieces = view.takes_pieces;
             if let Some(member) = view.member.clone() {
                 (hello.cluster_id, hello.generation, hello.mark_index) = member;
             }
@@ -554,10 +564,10 @@ impl Session {
                 assert!(!view.holds, "nothing is told to a node that holds: {:?}", view.member);
                 view.acts_on(allocs.index);
                 view.changed = true;
-                if allocs.full {
-                    view.full += 1;
+                if allocs.full && !std::mem::replace(&mut view.more.0, allocs.more) {
                     view.allocs.clear();
                 }
+                view.full += usize::from(allocs.full && !allocs.more);
                 view.changes += allocs.allocs_json.len();
                 for json in &allocs.jobs_json {
                     let job: Job = from_json("a job", json)?;
@@ -590,7 +600,7 @@ impl Session {
                 assert!(!view.holds, "nothing is ordered from a node that holds");
                 view.acts_on(orders.index);
                 view.changed = true;
-                if orders.full {
+                if orders.full && !std::mem::replace(&mut view.more.1, orders.more) {
                     view.orders.clear();
                 }
                 for json in &orders.orders_json {

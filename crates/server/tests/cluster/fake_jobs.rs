@@ -34,7 +34,7 @@ pub(crate) fn job(id: &str, count: i32) -> Job {
         name: id.to_owned(),
         kind: job_type::SERVICE.to_owned(),
         datacenters: vec!["dc1".to_owned()],
-        task_groups: vec![group],
+        task_groups: vec![group].into(),
         ..Job::default()
     };
     resources(&mut job, 10, 10);

@@ -2,10 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
@@ -18,48 +15,19 @@ use server::{
     snapshot,
 };
 use state::{Row, Table};
-use store::{Batch, Contents, Done, Fence, MemoryStore, Store, StoreError, StoreStats, Watch};
+use store::{MemoryStore, Store, Watch};
 use testkit::PATIENCE;
 
-use crate::fake::{FakeNode, Fate, LEASE, Provider, any_change, job, key, live, node, soon, stop, submit, until};
-
-/// A store that counts how often everything is read.
-#[derive(Debug, Default)]
-struct Counting(MemoryStore, AtomicUsize);
-
-impl Store for Counting {
-    fn load(&self) -> Result<Contents, StoreError> {
-        self.1.fetch_add(1, Relaxed);
-        self.0.load()
-    }
-    fn acquire(&self) -> Result<Fence, StoreError> {
-        self.0.acquire()
-    }
-    fn submit(&self, batch: Batch, done: Done) {
-        self.0.submit(batch, done);
-    }
-    fn watch(&self, index: u64) -> Result<Watch, StoreError> {
-        self.0.watch(index)
-    }
-    fn followed(&self) -> bool {
-        true
-    }
-    fn probe(&self) -> Result<(), StoreError> {
-        self.0.probe()
-    }
-    fn close(&self) {
-        self.0.close();
-    }
-    fn stats(&self) -> StoreStats {
-        self.0.stats()
-    }
-}
+use crate::{
+    fake::{FakeNode, Fate, LEASE, Provider, any_change, job, key, live, node, soon, stop, submit, until},
+    test_store::TestStore,
+};
 
 fn config() -> ServerConfig {
     ServerConfig { workers: 1, lease_margin: PATIENCE, ..ServerConfig::default().with_lease(LEASE) }
 }
 
-async fn start(store: &Arc<Counting>, known: Option<Known>) -> Server {
+async fn start(store: &Arc<TestStore>, known: Option<Known>) -> Server {
     let around = Surroundings { store: Some(store.clone()), known, ..Surroundings::default() };
     Server::start_in(config(), around).await.expect("the server starts")
 }
@@ -101,7 +69,7 @@ async fn events(of: &mut EventSubscription, up_to: u64) -> BTreeSet<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_has_the_state_and_tells_who_waits() {
-    let store = Arc::new(Counting::default());
+    let store = Arc::new(TestStore::of_several());
     assert!(Follower::load(config(), &*store).expect("reads").is_none(), "nobody has ever led");
     let server = start(&store, None).await;
     let s = server.handle();
@@ -155,16 +123,16 @@ async fn a_follower_has_the_state_and_tells_who_waits() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_takes_over_reads_only_what_it_has_not_followed() {
-    let store = Arc::new(Counting::default());
+    let store = Arc::new(TestStore::of_several());
     let first = start(&store, None).await;
     let a = FakeNode::join(first.handle(), node(1), Fate::Runs, &Provider::default()).await;
     submit(first.handle(), job("followed", 1)).await;
     let follower = Follower::load(config(), &*store).expect("reads").expect("a state");
     submit(first.handle(), job("missed", 1)).await;
     drop(a);
-    let loads = store.1.load(Relaxed);
+    let loads = store.loads.load(Relaxed);
     let second = start(&store, Some(follower.known())).await;
-    assert_eq!(store.1.load(Relaxed), loads, "not everything");
+    assert_eq!(store.loads.load(Relaxed), loads, "not everything");
     let state = second.handle().snapshot();
     assert!(state.job(&key("followed")).is_some() && state.job(&key("missed")).is_some());
     assert!(state.latest_index() > first.handle().snapshot().latest_index());
@@ -176,7 +144,7 @@ async fn who_takes_over_reads_only_what_it_has_not_followed() {
         submit(second.handle(), job("often", count)).await;
     }
     let third = start(&store, Some(follower.known())).await;
-    assert_eq!(store.1.load(Relaxed), loads + 1);
+    assert_eq!(store.loads.load(Relaxed), loads + 1);
     assert!(third.handle().snapshot().job(&key("often")).is_some());
     for server in [first, second, third] {
         server.shutdown().await;
@@ -187,7 +155,7 @@ async fn who_takes_over_reads_only_what_it_has_not_followed() {
 async fn a_snapshot_of_a_follower_is_that_of_the_leader_and_a_server_starts_on_it() {
     let shared = SharedKey::read("MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=").expect("a key");
     let config = || ServerConfig { shared: Some(shared.clone()), ..config() };
-    let store = Arc::new(Counting::default());
+    let store = Arc::new(TestStore::of_several());
     let on = |store: Arc<dyn Store>| Surroundings { store: Some(store), ..Surroundings::default() };
     let server = Server::start_in(config(), on(store.clone())).await.expect("the server starts");
     let s = server.handle();
@@ -211,9 +179,9 @@ async fn a_snapshot_of_a_follower_is_that_of_the_leader_and_a_server_starts_on_i
                 break saved;
             }
         };
-        let loads = store.1.load(Relaxed);
+        let loads = store.loads.load(Relaxed);
         let own = follower.handle().save_snapshot("test").await.expect("a snapshot");
-        assert_eq!((own.index, store.1.load(Relaxed)), (of_leader.index, loads), "from memory");
+        assert_eq!((own.index, store.loads.load(Relaxed)), (of_leader.index, loads), "from memory");
         let [leads, follows] = [&of_leader, &own].map(|saved| snapshot::decode(&saved.bytes).expect("a snapshot"));
         assert_eq!((leads.meta.cluster, leads.meta.format), (follows.meta.cluster, follows.meta.format));
         let text = |row: &Row| row.value.as_ref().map(|value| value.escape_ascii().to_string());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use model::{ClientStatus, DeploymentStatus, DesiredStatus, EvalId, EvalStatus, JobId, job::job_status};
 use server::{
-    ErrorClass, ServerError, ServerHandle,
+    ErrorClass, ServerConfig, ServerError, ServerHandle,
     events::{EventFilter, Topic},
     requests::{PlanJob, RegisterJob, ScaleJob, SetHealth},
 };
@@ -404,4 +404,18 @@ async fn collection_removes_what_has_ended() {
     let state = s.snapshot();
     assert!(state.job(&key("sum")).is_none() && state.job(&key("web")).is_some());
     assert_eq!(state.alloc_count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_keeps_as_many_versions_of_a_job_as_it_is_told() {
+    let server = start_with(ServerConfig { job_tracked_versions: 2, ..ServerConfig::default() }).await;
+    let s = server.handle();
+    for version in 0..4 {
+        let mut job = job("web", 0);
+        job.meta.insert("version".into(), version.to_string());
+        submit(s, job).await;
+    }
+    let versions: Vec<u64> = s.snapshot().job_versions(&key("web")).map(|j| j.version).collect();
+    assert_eq!(versions, [3, 2]);
+    server.shutdown().await;
 }

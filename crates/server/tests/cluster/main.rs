@@ -27,5 +27,6 @@ mod services;
 mod shared;
 mod speed;
 mod system;
+mod test_store;
 mod turns;
 mod volumes;

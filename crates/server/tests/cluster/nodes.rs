@@ -1,14 +1,17 @@
 //! Nodes: sessions, leases, loss, drain.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use api::node_rpc::{
     FromNode, FromNodeMessage, Heartbeat, Hello, PROTOCOLS, ToNodeMessage, node_service_client::NodeServiceClient,
 };
 use model::{ClientStatus, DesiredStatus, DrainSpec, Eligibility, GoDuration, NodeStatus};
-use server::{ServerHandle, requests::DrainNode};
+use server::{Server, ServerConfig, ServerHandle, Surroundings, requests::DrainNode};
 
-use crate::fake::*;
+use crate::{fake::*, test_store::TestStore};
 
 pub(crate) fn drain(node: &FakeNode, deadline: GoDuration) -> DrainNode {
     let spec = DrainSpec { deadline, ignore_system_jobs: false };
@@ -50,6 +53,27 @@ async fn a_lease_is_renewed_by_heartbeats() {
     let enough = 12;
     node.until("heartbeats are acknowledged", |view| view.acks > enough).await;
     assert_eq!(s.snapshot().node(node.id()).unwrap().status, NodeStatus::Ready);
+}
+
+/// A loss that was decided meanwhile would be stored right after the registration, and the session would renew the
+/// lease of a node that is down.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_registration_is_stored_late_is_ready_and_stays_so() {
+    let store = Arc::new(TestStore::default());
+    let around = Surroundings { store: Some(store.clone()), ..Surroundings::default() };
+    let config = ServerConfig { workers: 1, ..ServerConfig::default().with_lease(LEASE) };
+    let server = Server::start_in(config, around).await.expect("the server starts");
+    let s = server.handle();
+    store.stand();
+    let late = FakeNode::connect(s, node(1), Fate::Runs, &Provider::default());
+    eventually("its registration, which waits for the disk", || store.waits() > 0).await;
+    tokio::time::sleep(LEASE * 2).await;
+    assert_eq!(store.waits(), 1, "nothing else is decided of it, and of others there is nothing to decide");
+    store.go_on();
+    // More than have waited for the welcome.
+    late.until("heartbeats are acknowledged", |view| view.acks > 12).await;
+    until(s, "it is ready", |state| state.node(late.id()).is_some_and(|node| node.ready())).await;
+    server.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

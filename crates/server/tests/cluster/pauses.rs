@@ -37,7 +37,7 @@ async fn servers_off_for_twice_the_lease_and_nodes_silent_together_change_nothin
     let start = || async {
         let config = ServerConfig { data_dir: Some(dir.path().to_owned()), workers: 2, ..ServerConfig::default() }
             .with_lease(LEASE);
-        Server::start(ServerConfig { lease_margin: LEASE * 2, ..config }).await.unwrap()
+        Server::start(ServerConfig { lease_margin: LEASE * 8, ..config }).await.unwrap()
     };
     let server = start().await;
     let s = server.handle();

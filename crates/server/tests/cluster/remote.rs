@@ -265,7 +265,7 @@ async fn the_longest_run_holds_without_a_manager_and_without_room_for_one() {
     let s = &start().await;
     let p = Provider::default();
     let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
-    submit(s, limited(GoDuration::from_secs(3))).await;
+    submit(s, limited(GoDuration::from_secs(8))).await;
     managed_by(s, "far", &a).await;
     drop(a);
     unmanaged(s).await;

@@ -13,7 +13,7 @@ use server::{
     snapshot::{self, SnapshotError},
 };
 use state::Table;
-use store::{MemoryStore, Store};
+use store::{Lost, MemoryStore, Store, StoreError};
 
 use crate::fake::soon;
 
@@ -106,6 +106,35 @@ async fn what_one_server_has_signed_the_next_one_verifies() {
     assert_eq!(s.keyring().keys(), (vec![rotated], deleted));
     assert_eq!((s.keyring().verify(&old), s.keyring().verify(&new).is_some()), (None, true));
     assert_eq!(s.delete_key(made.0[0].id).await.expect("it is gone"), deleted);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_empty_store_that_has_lost_something_is_no_new_cluster() {
+    let dir = tempfile::tempdir().expect("dir");
+    let before = start(&Arc::default(), dir.path(), Some(key(1))).await.expect("starts");
+    let cluster = before.handle().cluster_id();
+    drop(before);
+    let store = Arc::new(MemoryStore::default());
+    let begin = |cluster_id| {
+        let lost = Some(Lost { found: 0, acknowledged: 300 });
+        let around = Surroundings { store: Some(store.clone()), lost, ..Surroundings::default() };
+        Server::start_in(ServerConfig { cluster_id, ..config(dir.path(), Some(key(1))) }, around)
+    };
+    match begin(None).await.map(drop) {
+        Err(StartError::Store(error @ StoreError::NoCluster { acknowledged: 300, .. })) => {
+            assert!(error.to_string().contains("server.cluster_id"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(store.load().expect("loads").index, 0, "nothing was begun");
+    // Who says which cluster it is begins empty, and a person ends the recovery.
+    let server = begin(Some(cluster)).await.expect("starts");
+    let status = server.handle().recovery_status().expect("it recovers");
+    assert!(status.by_hand && status.cause.contains("the indexes 1 to 300"), "{}", status.cause);
+    drop(server);
+    // Another one that has found the same loss follows it.
+    let server = begin(None).await.expect("starts");
+    assert_eq!(server.handle().cluster_id(), cluster);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -24,7 +24,7 @@ impl Applier<'_> {
             d.create_index = before.create_index;
             d.create_time = before.create_time;
             // The allocations own the counters: a plan made on an older snapshot must not reset them.
-            for (name, g) in &mut d.groups {
+            for (name, g) in d.groups.iter_mut() {
                 if let Some(b) = before.groups.get(name) {
                     g.placed_allocs = b.placed_allocs;
                     g.healthy_allocs = b.healthy_allocs;
@@ -50,7 +50,7 @@ impl Applier<'_> {
             return;
         }
         let mut d = Deployment::clone(before);
-        for (name, g) in &mut d.groups {
+        for (name, g) in d.groups.iter_mut() {
             g.desired_total = planned.groups.get(name).map_or(g.desired_total, |planned| planned.desired_total);
         }
         self.put_deployment(d, Cause::DeploymentStatusUpdate);

@@ -11,7 +11,6 @@ use model::{
 
 use super::Applier;
 use crate::{
-    JOB_VERSIONS_KEPT,
     applied::{Cause, Object},
     tables::JobCounts,
 };
@@ -26,6 +25,7 @@ impl Applier<'_> {
         match &before {
             Some(old) if !model::specification_changed(old, &job) => {
                 // No change: the version and all its facts stay.
+                self.launch_from_now(&key);
                 self.touched.insert(key);
                 return;
             }
@@ -41,7 +41,7 @@ impl Applier<'_> {
             }
         }
         job.job_modify_index = self.index;
-        if job.submit_time == 0 {
+        if job.submit_time == 0 || job.submit_time > self.now {
             job.submit_time = self.now;
         }
         let groups: Vec<_> = job.task_groups.iter().map(|g| g.name.clone()).collect();
@@ -58,9 +58,10 @@ impl Applier<'_> {
             self.set.put(Cause::Derived, Object::Submission(s));
         }
         self.put_new_version(&key, job, Cause::JobRegistered);
+        self.launch_from_now(&key);
         let summary = self.summary(&key);
         for g in groups {
-            summary.summary.entry(g).or_default();
+            summary.summary.or_default(g);
         }
     }
 
@@ -76,7 +77,7 @@ impl Applier<'_> {
             self.put_new_version(&key, Job::clone(job), Cause::JobRegistered);
             let summary = self.summary(&key);
             for group in &job.task_groups {
-                summary.summary.entry(group.name.clone()).or_default();
+                summary.summary.or_default(group.name.clone());
             }
             return;
         }
@@ -134,6 +135,19 @@ impl Applier<'_> {
         if self.state.jobs.contains_key(key) {
             let summary = self.summary(key);
             summary.last_launch = summary.last_launch.max(at);
+        }
+    }
+
+    /// A periodic job that is registered launches from now on. Times that a wrong clock has recorded ahead of now would
+    /// keep it silent until then.
+    fn launch_from_now(&mut self, key: &JobKey) {
+        let Some(job) = self.state.jobs.get(key).filter(|job| job.periodic.is_some()).cloned() else { return };
+        if job.submit_time > self.now {
+            self.put_job(key, Job { submit_time: self.now, ..Job::clone(&job) }, Cause::JobRegistered);
+        }
+        let now = self.now / 1_000_000_000;
+        if self.state.summaries.get(key).is_some_and(|summary| summary.last_launch > now) {
+            self.summary(key).last_launch = now;
         }
     }
 
@@ -207,7 +221,7 @@ impl Applier<'_> {
         let last_stable = versions.iter().find(|j| j.stable && !j.stop).map(|j| j.version);
         let plain = versions.iter().filter(|j| j.version_tag.is_none());
         let surplus: Vec<_> =
-            plain.skip(JOB_VERSIONS_KEPT).map(|j| j.version).filter(|v| Some(*v) != last_stable).collect();
+            plain.skip(self.state.versions_kept).map(|j| j.version).filter(|v| Some(*v) != last_stable).collect();
         for v in surplus {
             self.drop_version(key, v);
         }
@@ -242,7 +256,7 @@ impl Applier<'_> {
         if !self.state.jobs.contains_key(key) {
             return None;
         }
-        Some(self.summary(key).summary.entry(group.clone()).or_default())
+        Some(self.summary(key).summary.or_default(group.clone()))
     }
 
     pub(super) fn edit_counts(&mut self, key: &JobKey, edit: impl FnOnce(&mut JobCounts)) {
@@ -319,7 +333,44 @@ impl crate::State {
 
 #[cfg(test)]
 mod tests {
+    use model::{AllocId, Allocation, job::TaskGroup};
+
     use super::*;
+    use crate::{Batch, Change, State};
+
+    /// The groups are most of a job.
+    #[test]
+    fn a_job_shares_its_groups_with_allocations_that_keep_an_earlier_record() {
+        let mut state = State::new();
+        let mut apply = |change: Change| {
+            let index = state.latest_index() + 1;
+            state.apply(index, 1, Batch::new(vec![change])).expect("applies");
+            state.clone()
+        };
+        let group = TaskGroup { name: "g".into(), ..TaskGroup::default() };
+        let job = Job {
+            id: "j".into(),
+            namespace: "default".into(),
+            kind: job_type::SERVICE.into(),
+            task_groups: vec![group].into(),
+            ..Job::default()
+        };
+        let registered = apply(Change::UpsertJob { job: Box::new(job), submission: None });
+        let job = registered.job(&JobKey::new("default", "j")).expect("registered").clone();
+        let id = AllocId(uuid::Uuid::from_u128(1));
+        let placed = apply(Change::UpsertAllocs(vec![Allocation {
+            id,
+            namespace: "default".into(),
+            job_id: "j".into(),
+            task_group: "g".into(),
+            job: Some(job),
+            ..Allocation::default()
+        }]));
+        let now = placed.job(&JobKey::new("default", "j")).expect("registered");
+        let of_alloc = placed.alloc(id).and_then(|a| a.job.as_ref()).expect("it knows its job");
+        assert_eq!((&*of_alloc.status, &*now.status), (job_status::PENDING, job_status::RUNNING), "two records");
+        assert!(std::ptr::eq(&of_alloc.task_groups[0], &now.task_groups[0]));
+    }
 
     /// One that found no node at its time does not wait for one.
     #[test]

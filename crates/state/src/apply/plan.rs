@@ -68,6 +68,12 @@ impl Applier<'_> {
 
     fn stop_alloc(&mut self, stop: &PlannedStop) {
         let Some(entry) = self.state.allocs.get(&stop.id) else { return };
+        // A node's word on an end, since the snapshot, is worth more than the guess that all there is lost. Of remote
+        // tasks it says nothing: whoever lets go of them has ended too.
+        let local = !entry.alloc.resources.tasks.values().any(|task| task.remote);
+        if stop.client_status.is_some() && local && entry.alloc.client_terminal() {
+            return;
+        }
         let mut alloc = Allocation::clone(&entry.alloc);
         if stop.preempted_by.is_nil() {
             alloc.desired_status = DesiredStatus::Stop;

@@ -161,6 +161,22 @@ fn versions_of_a_job() {
 }
 
 #[test]
+fn a_job_keeps_as_many_versions_as_the_server_is_told() {
+    let mut s = State::new();
+    let versions = |s: &State| s.job_versions(&key(0)).map(|j| j.version).collect::<Vec<_>>();
+    s.keep_versions(2);
+    for count in 1..6 {
+        put_job(&mut s, count);
+    }
+    assert_eq!(versions(&s), [4, 3]);
+    s.keep_versions(8);
+    for count in 6..16 {
+        put_job(&mut s, count);
+    }
+    assert_eq!(versions(&s), [14, 13, 12, 11, 10, 9, 8, 7]);
+}
+
+#[test]
 fn conditions_refuse_the_whole_batch() {
     let mut s = State::new();
     put_job(&mut s, 1);

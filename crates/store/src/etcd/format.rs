@@ -66,6 +66,9 @@ impl Shared {
     /// Takes over the meta record as it was read.
     pub(super) fn see_meta(&self, value: &[u8]) -> Result<(), StoreError> {
         let meta: Meta = serde_json::from_slice(value).map_err(|_| self.damaged("its meta record is unreadable"))?;
+        if meta.generation != self.generation {
+            return Err(self.replaced(&format!("its generation is {}, it was {}", meta.generation, self.generation)));
+        }
         check(&self.path, &meta, &lock(&self.member))?;
         let mut known = lock(&self.meta);
         // An older one may be told late.
@@ -96,9 +99,9 @@ impl Shared {
         }
         let next = Meta { format: to, since: own.version, ..meta.clone() };
         let value = serde_json::to_vec(&next).unwrap_or_default();
-        let unchanged = [ops::created_at(self.keys.at("fence"), leading.fence), ops::value_is(key.clone(), old)];
+        let unchanged = [ops::value_is(key.clone(), old)];
         // Where this does not win, an earlier try has, or another server leads: the watch tells either.
-        if self.try_guarded(&unchanged, vec![ops::put(key, value.clone(), 0)]).await? {
+        if self.try_guarded(leading.fence, &unchanged, vec![ops::put(key, value.clone(), 0)]).await? {
             self.see_meta(&value)?;
             tracing::info!(
                 from = meta.format,

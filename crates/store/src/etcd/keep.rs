@@ -1,12 +1,12 @@
 //! What goes on by itself while the store is open: beats of a leader, leases, the registration of this server.
 
 use std::{
-    sync::mpsc::SyncSender,
+    sync::{Arc, mpsc::SyncSender},
     time::{Duration, Instant},
 };
 
 use etcd::{Client, Reason, ops};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{
     peers::{Standing, standing},
@@ -17,8 +17,16 @@ use crate::contract::StoreError;
 
 /// A leader that commits nothing shows after this long that it lives.
 pub(super) const BEAT: Duration = Duration::from_millis(500);
-/// So long a beat waits for one member of etcd: the next one is tried well before the others take this leader for dead.
-const BEAT_DEADLINE: Duration = Duration::from_millis(300);
+/// A beat that was not answered within this time is followed by another one, at the next member of etcd: well before
+/// the others take this leader for dead.
+const BEAT_AGAIN: Duration = Duration::from_millis(300);
+/// So long the answer to a beat counts. It confirms the fence as of when the beat was *sent*, so a late one grants no
+/// more than an early one.
+const BEAT_DEADLINE: Duration = Duration::from_secs(5);
+/// After how many beats without an answer all connections are left: the next beat is sent 1.1 s after the last sign.
+const BEATS_IN_DOUBT: usize = 2;
+/// After how many more they are left again: about as long as other calls wait for an answer.
+const BEATS_IN_VAIN: usize = 5;
 pub(super) const TICK: Duration = Duration::from_millis(50);
 /// How often a leader has etcd forget what was replaced.
 const COMPACT_EVERY: Duration = Duration::from_secs(300);
@@ -26,22 +34,58 @@ const COMPACT_AFTER_SNAPSHOT: Duration = Duration::from_secs(15);
 
 /// Who asks how etcd's members and the servers are.
 pub(super) type Asked = SyncSender<Result<Standing, StoreError>>;
+/// Who wants to know whether etcd takes writes.
+pub(super) type Probed = SyncSender<Result<(), StoreError>>;
 
-/// Beats while this server leads.
-pub(super) async fn beats(shared: &Shared) {
-    let mut number = 0_u64;
-    let client = shared.client.with_deadline(BEAT_DEADLINE);
-    while pause(shared, TICK).await {
-        let due = shared.leading().filter(|leading| leading.seen.elapsed() >= BEAT);
-        if let Some(leading) = due {
-            number += 1;
-            beat(shared, &client, leading.fence, number).await;
-        }
+/// The wait for an answer to a beat.
+#[derive(Debug, Default)]
+struct Wait {
+    /// When the newest beat was sent; None = none is waited for.
+    sent: Option<Instant>,
+    /// The beats that were not answered in time since a member has answered.
+    in_vain: usize,
+}
+
+impl Wait {
+    /// Whether the connections to so many members may be to blame: early enough that a beat on a new one is seen before
+    /// the others take this leader for dead, and then now and again. A member that answers late does answer.
+    fn none_answers(&self, members: usize) -> bool {
+        self.in_vain == BEATS_IN_DOUBT || (self.in_vain > 0 && self.in_vain.is_multiple_of(members.max(BEATS_IN_VAIN)))
     }
 }
 
-/// One beat: it also finds out whether the fence is still ours.
-async fn beat(shared: &Shared, client: &Client, fence: i64, number: u64) {
+/// Beats while this server leads. A beat does not wait for the answer to the one before: where etcd is slow, the others
+/// see signs of this leader as often as where it is fast.
+pub(super) async fn beats(shared: &Arc<Shared>) {
+    let client = shared.client.with_deadline(BEAT_DEADLINE);
+    let (mut number, mut wait, mut under_way) = (0_u64, Wait::default(), JoinSet::new());
+    while pause(shared, TICK).await {
+        while let Some(answered) = under_way.try_join_next() {
+            if answered.unwrap_or(false) {
+                wait = Wait::default();
+            }
+        }
+        let Some(leading) = shared.leading().filter(|leading| leading.seen.elapsed() >= BEAT) else {
+            wait = Wait::default();
+            continue;
+        };
+        if let Some(sent) = wait.sent {
+            if sent.elapsed() < BEAT_AGAIN {
+                continue;
+            }
+            wait.in_vain += 1;
+            // They may all have died at once. A connection that is left has to be made again.
+            if wait.none_answers(client.endpoints()) { client.leave_all_endpoints() } else { client.turn_endpoint() }
+        }
+        wait.sent = Some(Instant::now());
+        number += 1;
+        let (shared, client) = (shared.clone(), client.clone());
+        under_way.spawn(async move { beat(&shared, &client, leading.fence, number).await });
+    }
+}
+
+/// One beat: it also finds out whether the fence is still ours. False = nothing has answered.
+async fn beat(shared: &Shared, client: &Client, fence: i64, number: u64) -> bool {
     let keys = &shared.keys;
     let (ours, read) = (ops::created_at(keys.at("fence"), fence), ops::get(ops::key(keys.at("fence"))));
     let put = ops::put(keys.at("beat"), format!("{fence} {number}"), 0);
@@ -62,8 +106,12 @@ async fn beat(shared: &Shared, client: &Client, fence: i64, number: u64) {
             let [fences] = ranges(answer);
             shared.lose(fence, fences.first().map_or(newest, |kv| kv.create_revision));
         }
-        Err(error) => tracing::debug!(error = %error, "a beat was not answered"),
+        Err(error) => {
+            tracing::debug!(error = %error, "a beat was not answered");
+            return error.refused().is_some();
+        }
     }
+    true
 }
 
 /// Keeps the lease of the fence.
@@ -155,6 +203,23 @@ pub(super) async fn upkeep(shared: &Shared) {
     }
 }
 
+/// Tries whether etcd takes writes, beside the writer: the making of room may take minutes.
+pub(super) async fn probes(shared: &Shared, asked: &mut mpsc::UnboundedReceiver<Probed>) {
+    let mut closing = shared.closing.subscribe();
+    let answering = async {
+        while let Some(reply) = asked.recv().await {
+            let _ = reply.send(shared.probe().await);
+        }
+    };
+    // Who is not answered is told that the store is closed.
+    tokio::select! {
+        _ = closing.wait_for(|closing| *closing) => {}
+        () = answering => {}
+    }
+    asked.close();
+    while asked.try_recv().is_ok() {}
+}
+
 /// Asks etcd's members how they are, for those who want to know.
 pub(super) async fn answers(shared: &Shared, asked: &mut mpsc::UnboundedReceiver<Asked>) {
     let mut closing = shared.closing.subscribe();
@@ -174,5 +239,31 @@ pub(super) async fn pause(shared: &Shared, time: Duration) -> bool {
     tokio::select! {
         _ = closing.wait_for(|closing| *closing) => false,
         () = tokio::time::sleep(time) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_left_when_no_member_has_answered() {
+        for (in_vain, members, left) in [
+            (0, 1, false),
+            (1, 1, false),
+            (2, 1, true),
+            (3, 1, false),
+            (BEATS_IN_VAIN, 1, true),
+            (BEATS_IN_VAIN + 1, 1, false),
+            (2, 3, true),
+            (3, 3, false),
+            (4, 3, false),
+            (BEATS_IN_VAIN, 3, true),
+            (BEATS_IN_VAIN, BEATS_IN_VAIN + 2, false),
+            (BEATS_IN_VAIN + 2, BEATS_IN_VAIN + 2, true),
+        ] {
+            let wait = Wait { sent: None, in_vain };
+            assert_eq!(wait.none_answers(members), left, "{in_vain} beats in vain, {members} members");
+        }
     }
 }

@@ -147,6 +147,11 @@ impl Keys {
     }
 }
 
+/// The index that the name of a batch's record says.
+pub(super) fn log_of(name: &str) -> Option<u64> {
+    u64::from_str_radix(name.strip_prefix("log/")?, 16).ok()
+}
+
 /// The fence and index of a piece, by its key's name.
 pub(super) fn part_of(name: &str) -> Option<(u64, u64)> {
     let mut numbers = name.strip_prefix("part/")?.split('/').map(|text| u64::from_str_radix(text, 16).ok());
@@ -404,6 +409,8 @@ mod tests {
     fn keys_and_tips_keep_their_order_and_content() {
         let keys = Keys::new("d");
         assert_eq!(keys.log(255), b"d/log/00000000000000ff");
+        assert_eq!(log_of(keys.name(&keys.log(255))), Some(255));
+        assert_eq!(log_of("login"), None);
         assert!(keys.at("beat") < keys.at("fence") && keys.at("member/z") < keys.at("meta"));
         assert!(keys.at("meta") < keys.at("part"), "what followers watch ends before the pieces");
         assert_eq!(part_of(keys.name(&keys.part(1, 2, 3, 4))), Some((1, 2)));

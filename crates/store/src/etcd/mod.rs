@@ -135,11 +135,22 @@ type Opened = Result<(Arc<Shared>, Tip), StoreError>;
 
 impl EtcdStore {
     /// Connects, reads where the store stands, and registers this server. Blocks until etcd has answered, 10 s at most.
+    /// Makes the store where there is none, unless this server's mark knows of one.
+    ///
+    /// # Errors
+    /// When etcd cannot be reached or refuses, or when another release has written the keys;
+    /// [`StoreError::NoCluster`] when there is nothing of what the mark knows.
+    pub fn open(options: EtcdOptions) -> Result<Self, StoreError> {
+        Self::open_as(options, None, Vacancy::Told)
+    }
+
+    /// The same for a server that may begin with nothing: makes a new store also in the place of one that this server
+    /// knows of. [`Self::lost`] tells of the loss then.
     ///
     /// # Errors
     /// When etcd cannot be reached or refuses, or when another release has written the keys.
-    pub fn open(options: EtcdOptions) -> Result<Self, StoreError> {
-        Self::open_as(options, None)
+    pub fn open_anew(options: EtcdOptions) -> Result<Self, StoreError> {
+        Self::open_as(options, None, Vacancy::Filled)
     }
 
     /// Opens it for somebody who is no server, while no server uses it: for all of its content at once. This one is
@@ -152,7 +163,8 @@ impl EtcdStore {
         let name = format!("drover operator (process {})", std::process::id());
         let Member { version, formats, protocols, .. } = options.member.clone();
         let member = Member { id, name, version, formats, protocols, ..Member::default() };
-        Self::open_as(EtcdOptions { member, lease: OFFLINE_LEASE, ..options }, Some(purpose))
+        let vacancy = if purpose == Offline::Fill { Vacancy::Filled } else { Vacancy::Told };
+        Self::open_as(EtcdOptions { member, lease: OFFLINE_LEASE, ..options }, Some(purpose), vacancy)
     }
 
     /// Ends the filling of a store that was opened for it: servers may use it from now on.
@@ -163,10 +175,11 @@ impl EtcdStore {
         self.ask(Work::Filled)
     }
 
-    fn open_as(options: EtcdOptions, offline: Option<Offline>) -> Result<Self, StoreError> {
+    fn open_as(options: EtcdOptions, offline: Option<Offline>, vacancy: Vacancy) -> Result<Self, StoreError> {
         let (reply, opened) = sync_channel::<Opened>(1);
         let (queue, mut work) = mpsc::unbounded_channel();
         let (asked, mut asks) = mpsc::unbounded_channel();
+        let (probe, mut probes) = mpsc::unbounded_channel();
         let path = PathBuf::from(format!("etcd {} {}", options.endpoints.join(","), options.prefix));
         let run = move || {
             let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -178,7 +191,7 @@ impl EtcdStore {
                 }
             };
             runtime.block_on(async move {
-                let (shared, tip) = match open(options, offline).await {
+                let (shared, tip) = match open(options, offline, vacancy).await {
                     Ok((shared, tip)) => {
                         let _ = reply.send(Ok((shared.clone(), tip)));
                         (shared, tip)
@@ -188,7 +201,7 @@ impl EtcdStore {
                         return;
                     }
                 };
-                let mut writer = Writer::new(&shared, tip);
+                let mut writer = Writer::new(&shared, tip, probe);
                 tokio::join!(
                     writer.run(&mut work),
                     keep::beats(&shared),
@@ -197,6 +210,7 @@ impl EtcdStore {
                     keep::upkeep(&shared),
                     format::raise(&shared),
                     keep::answers(&shared, &mut asks),
+                    keep::probes(&shared, &mut probes),
                     view::follow(&shared),
                 );
             });
@@ -329,8 +343,17 @@ impl EtcdStore {
     }
 }
 
+/// What is done where the store is not there that this server's mark knows of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Vacancy {
+    /// It is told: whoever makes another one destroys the proof of the loss, and what runs is begun once more.
+    Told,
+    /// A new one is made.
+    Filled,
+}
+
 /// Reads where the store stands; makes it where there is none.
-async fn open(options: EtcdOptions, offline: Option<Offline>) -> Opened {
+async fn open(options: EtcdOptions, offline: Option<Offline>, vacancy: Vacancy) -> Opened {
     let EtcdOptions { endpoints, prefix, tls, user, member, mark, settle, lease } = options;
     let keys = Keys::new(&prefix);
     let path = PathBuf::from(format!("etcd {} {}", endpoints.join(","), keys.name_of_all()));
@@ -338,11 +361,14 @@ async fn open(options: EtcdOptions, offline: Option<Offline>) -> Opened {
     if let Some(purpose) = offline {
         offline::alone(&client, &keys, &path, purpose).await?;
     }
-    let Stand { meta, tip, recovered, cluster, revision } = stand(&client, &keys, &path, member.formats.lowest).await?;
+    let known = mark.as_deref().and_then(Known::read);
+    let acknowledged = known.map(|known| known.index).filter(|index| *index > 0 && vacancy == Vacancy::Told);
+    let stand = stand(&client, &keys, &path, member.formats.lowest, acknowledged).await?;
+    let Stand { meta, tip, recovered, cluster, revision } = stand;
     format::check(&path, &meta, &member)?;
     let (mut lacks, mut marked) = (None, None);
     if let Some(file) = mark {
-        let known = Known::read(&file).filter(|known| !is_recovered(known, &meta, recovered, None));
+        let known = known.filter(|known| !is_recovered(known, &meta, recovered, None));
         lacks = known.and_then(|known| {
             let lost = missing(&known, &meta, &tip, cluster, revision)?;
             Some(Missing { known, lost, recovered })
@@ -389,8 +415,15 @@ struct Stand {
     revision: i64,
 }
 
-/// Reads it. A new store begins with `format`: others may come that know no higher one.
-async fn stand(client: &Client, keys: &Keys, path: &std::path::Path, format: Format) -> Result<Stand, StoreError> {
+/// Reads it. A new store begins with `format`: others may come that know no higher one. None is made where
+/// `acknowledged` says up to which index there was one.
+async fn stand(
+    client: &Client,
+    keys: &Keys,
+    path: &std::path::Path,
+    format: Format,
+    acknowledged: Option<u64>,
+) -> Result<Stand, StoreError> {
     let reads: Vec<_> = ["meta", "tip", "loss"].map(|name| ops::get(ops::key(keys.at(name)))).into();
     let read = ops::when(Vec::new(), reads.clone(), Vec::new());
     let (begun, mut pause) = (std::time::Instant::now(), Pause::default());
@@ -422,6 +455,9 @@ async fn stand(client: &Client, keys: &Keys, path: &std::path::Path, format: For
                 return Ok(Stand { meta, tip, recovered, cluster: header.cluster_id, revision: header.revision });
             }
             (None, None) => {
+                if let Some(acknowledged) = acknowledged {
+                    return Err(StoreError::NoCluster { path: path.to_owned(), acknowledged });
+                }
                 let generation = Uuid::new_v4();
                 let cluster = format!("{:x}", header.cluster_id);
                 let meta = Meta { format, since: String::new(), generation, cluster };

@@ -3,14 +3,14 @@
 //! Whoever does that holds the fence meanwhile, so that no server leads. While the store is filled, the key `filling`
 //! stands in it: no server uses what has it, and the next filling begins with nothing.
 
-use std::path::Path;
+use std::{path::Path, time::Instant};
 
-use etcd::{Client, ops};
+use etcd::{Client, Error, ops};
 
 use super::{
     layout::{FenceValue, Keys, Member},
     read::ranges,
-    shared::{Shared, failure},
+    shared::{PATIENCE, Pause, Shared, failure},
 };
 use crate::contract::StoreError;
 
@@ -28,11 +28,25 @@ const FILLING: &str = "filling";
 
 /// Finds out that nobody uses the store. An interrupted filling is undone where another one begins.
 pub(super) async fn alone(client: &Client, keys: &Keys, path: &Path, purpose: Offline) -> Result<(), StoreError> {
-    let fail = |error| failure(path, "opening", &error);
+    let (begun, mut pause) = (Instant::now(), Pause::default());
+    loop {
+        match look(client, keys, path, purpose).await {
+            Ok(found) => return found,
+            Err(error) if error.refused().is_some() || begun.elapsed() > PATIENCE => {
+                return Err(failure(path, "opening", &error));
+            }
+            // The next look shows whether a deletion without an answer was done.
+            Err(_) => pause.wait().await,
+        }
+    }
+}
+
+/// One look, with the undoing. The outer error is etcd's.
+async fn look(client: &Client, keys: &Keys, path: &Path, purpose: Offline) -> Result<Result<(), StoreError>, Error> {
     let (fence, filling) = (keys.at("fence"), keys.at(FILLING));
     let reads = [ops::key(fence.clone()), ops::prefix(&keys.at("member/")), ops::key(filling.clone())];
     let reads = ops::when(Vec::new(), reads.map(ops::get).into(), Vec::new());
-    let [fences, members, fillings] = ranges(client.txn(reads).await.map_err(fail)?);
+    let [fences, members, fillings] = ranges(client.txn(reads).await?);
     let leader = fences.iter().filter_map(|kv| serde_json::from_slice::<FenceValue>(&kv.value).ok());
     let members = members.iter().filter_map(|kv| serde_json::from_slice::<Member>(&kv.value).ok());
     let mut names: Vec<String> = leader.map(|value| value.member.name).chain(members.map(|of| of.name)).collect();
@@ -40,33 +54,38 @@ pub(super) async fn alone(client: &Client, keys: &Keys, path: &Path, purpose: Of
     names.dedup();
     if !names.is_empty() {
         let by = format!("the server {}", names.join(", the server "));
-        return Err(StoreError::InUse { path: path.to_owned(), by: by.into() });
+        return Ok(Err(StoreError::InUse { path: path.to_owned(), by: by.into() }));
     }
-    let Some(begun) = fillings.first() else { return Ok(()) };
+    let Some(begun) = fillings.first() else { return Ok(Ok(())) };
     if purpose == Offline::Read {
-        return Err(StoreError::Unfinished { path: path.to_owned() });
+        return Ok(Err(StoreError::Unfinished { path: path.to_owned() }));
     }
     // With its index and generation: what comes next is another history.
     let all = keys.at("");
+    let read = [ops::key(fence.clone()), ops::key(filling.clone())].map(ops::get).into();
     let unchanged = vec![ops::created_at(filling, begun.create_revision), ops::created_at(fence, 0)];
     let delete = ops::delete_between(all.clone(), ops::end_of_prefix(&all));
-    let undone = client.txn(ops::when(unchanged, vec![delete], Vec::new())).await.map_err(fail)?;
+    let undone = client.txn(ops::when(unchanged, vec![delete], read)).await?;
     if !undone.succeeded {
-        return Err(StoreError::InUse { path: path.to_owned(), by: "somebody who has just begun".into() });
+        let [fences, fillings] = ranges(undone);
+        // Where neither is there, an earlier try was done after all, and its answer has not come.
+        if !fences.is_empty() || !fillings.is_empty() {
+            let by = "somebody who has just begun".into();
+            return Ok(Err(StoreError::InUse { path: path.to_owned(), by }));
+        }
     }
     tracing::info!(store = %path.display(), "what an interrupted filling has left was deleted");
-    Ok(())
+    Ok(Ok(()))
 }
 
 impl Shared {
     /// After the fence was taken: a server finds a store that is no half of one; whoever fills an empty one says so.
     pub(super) async fn begin_filling(&self, fence: i64, empty: bool) -> Result<(), StoreError> {
         if self.offline == Some(Offline::Fill) && empty {
-            let ours = ops::created_at(self.keys.at("fence"), fence);
             let meta = self.meta_to_fill();
             let value = serde_json::to_vec(&meta).unwrap_or_default();
             let puts = vec![ops::put(self.keys.at(FILLING), "", 0), ops::put(self.keys.at("meta"), value.clone(), 0)];
-            self.guarded(&ours, puts).await?;
+            self.guarded(fence, puts).await?;
             return self.see_meta(&value);
         }
         self.refuse_unfinished().await
@@ -86,7 +105,6 @@ impl Shared {
     /// From now on servers may use it.
     pub(super) async fn filled(&self) -> Result<(), StoreError> {
         let Some(leading) = self.leading() else { return Err(StoreError::Closed) };
-        let ours = ops::created_at(self.keys.at("fence"), leading.fence);
-        self.guarded(&ours, vec![ops::delete(self.keys.at(FILLING))]).await
+        self.guarded(leading.fence, vec![ops::delete(self.keys.at(FILLING))]).await
     }
 }

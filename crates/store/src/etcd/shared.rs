@@ -189,7 +189,10 @@ impl Shared {
             // An answer may come after the news that the fence is gone: it grants nothing any more.
             let Some(leading) = leading.as_mut().filter(|leading| leading.fence == fence) else { return };
             if seen {
-                leading.seen = Instant::now();
+                // As of when it was sent: while late answers come in, the next beat is due all the same.
+                let age = clock::boot_now().saturating_sub(sent);
+                let at = Instant::now().checked_sub(age).unwrap_or(leading.seen);
+                leading.seen = leading.seen.max(at);
             }
         }
         self.checked.send_if_modified(|checked| {
@@ -230,8 +233,11 @@ impl Shared {
             *leading = None;
         }
         tracing::warn!(ours = fence, newest, "another server has taken over, or the lease of this one has ended");
-        self.fenced.send_replace(Some(newest.unsigned_abs()));
-        self.uncheck();
+        // At once: whoever learns that the fence is lost finds it unconfirmed, and whoever finds that learns the cause.
+        self.fenced.send_modify(|fenced| {
+            self.uncheck();
+            *fenced = Some(newest.unsigned_abs());
+        });
         self.leader.send_if_modified(|leader| {
             let ours = leader.as_ref() == Some(&*lock(&self.member));
             if ours {
@@ -288,8 +294,9 @@ impl Shared {
         self.replaced(&format!("its {what} went back from {from} to {to}"))
     }
 
-    fn replaced(&self, seen: &str) -> StoreError {
-        let reason = format!("{seen}: an older copy was put in its place");
+    /// Ends the store: another one is in its place.
+    pub(super) fn replaced(&self, seen: &str) -> StoreError {
+        let reason = format!("{seen}: an older copy or another store was put in its place");
         let error = StoreError::Fatal { path: self.path.clone(), reason: reason.into() };
         self.broken.send_if_modified(|broken| {
             let first = broken.is_none();

@@ -14,8 +14,8 @@ use state::Row;
 
 use super::{
     layout::{Entry, Head, MAX_VALUE, encode_row, hex, part_of},
-    read::Whole,
-    shared::{PATIENCE, Pause, Shared},
+    read::{Whole, ranges},
+    shared::{Leading, PATIENCE, Pause, Shared},
 };
 use crate::contract::StoreError;
 
@@ -37,42 +37,51 @@ impl Shared {
 
     /// Writes all rows in pieces, then deletes what they replace.
     pub(super) async fn write_snapshot(&self) -> Result<(), StoreError> {
-        let Some(leading) = self.leading() else { return Ok(()) };
-        let fence = ops::created_at(self.keys.at("fence"), leading.fence);
+        let Some(Leading { fence, .. }) = self.leading() else { return Ok(()) };
         let (batches, bytes) =
             (self.since_snapshot.load(Ordering::Relaxed), self.bytes_since_snapshot.load(Ordering::Relaxed));
         let whole = self.read().await?;
         let (index, old, revision) = (whole.index, whole.head.clone(), whole.revision);
-        if index == old.index {
-            return Ok(());
-        }
+        // An attempt before may have written all of it, and not have been answered: what it replaces is still there.
+        let head = if index == old.index { old } else { self.write_head(whole, fence).await? };
+        self.since_snapshot.fetch_sub(batches, Ordering::Relaxed);
+        self.bytes_since_snapshot.fetch_sub(bytes, Ordering::Relaxed);
+        self.snapshot_bytes.store(head.bytes, Ordering::Relaxed);
+        self.delete_replaced(&head, fence).await?;
+        self.compact(revision).await;
+        tracing::debug!(index, bytes = head.bytes, pieces = head.pieces, "a snapshot was written to etcd");
+        Ok(())
+    }
+
+    /// Writes the pieces, and then the head that makes them the newest snapshot.
+    async fn write_head(&self, whole: Whole, fence: i64) -> Result<Head, StoreError> {
+        let old = whole.head.clone();
         // An attempt before may have left pieces of the same index. They are the same: rows are in the order of keys.
         // Deleting them is not safe, because a deletion whose answer is lost may happen after the pieces are put again.
-        let head = self.write_pieces(whole, &fence).await?;
+        let head = self.write_pieces(whole, fence).await?;
         let unchanged = if old.index == 0 {
             ops::created_at(self.keys.at("snap-head"), 0)
         } else {
             ops::value_is(self.keys.at("snap-head"), serde_json::to_vec(&old).unwrap_or_default())
         };
         let put = ops::put(self.keys.at("snap-head"), serde_json::to_vec(&head).unwrap_or_default(), 0);
-        if !self.try_guarded(&[fence.clone(), unchanged], vec![put]).await? {
+        if !self.try_guarded(fence, &[unchanged], vec![put]).await? {
             // It may be the answer to a second try.
             let now = self
                 .patiently("reading the snapshot's head", async || self.client.get(self.keys.at("snap-head")).await);
             if now.await?.is_none_or(|kv| serde_json::from_slice::<Head>(&kv.value).ok().as_ref() != Some(&head)) {
-                return Ok(());
+                if self.leading().is_none_or(|leading| leading.fence != fence) {
+                    return Err(self.fenced_off(fence));
+                }
+                let (attempt, path) = ("writing the snapshot's head", self.path.clone());
+                let reason = "somebody else has written another one".into();
+                return Err(StoreError::Backend { attempt, path, reason });
             }
         }
-        self.since_snapshot.fetch_sub(batches, Ordering::Relaxed);
-        self.bytes_since_snapshot.fetch_sub(bytes, Ordering::Relaxed);
-        self.snapshot_bytes.store(head.bytes, Ordering::Relaxed);
-        self.delete_replaced(&head, &fence).await?;
-        self.compact(revision).await;
-        tracing::debug!(index, bytes = head.bytes, pieces = head.pieces, "a snapshot was written to etcd");
-        Ok(())
+        Ok(head)
     }
 
-    async fn write_pieces(&self, whole: Whole, fence: &Compare) -> Result<Head, StoreError> {
+    async fn write_pieces(&self, whole: Whole, fence: i64) -> Result<Head, StoreError> {
         let (mut sum, mut piece) = (Sha256::new(), Vec::new());
         let mut head = Head { index: whole.index, ..Head::default() };
         for ((table, key), value) in whole.rows {
@@ -94,7 +103,7 @@ impl Shared {
         piece: Vec<u8>,
         head: &mut Head,
         sum: &mut Sha256,
-        fence: &Compare,
+        fence: i64,
     ) -> Result<(), StoreError> {
         sum.update(&piece);
         head.bytes += piece.len() as u64;
@@ -104,7 +113,7 @@ impl Shared {
     }
 
     /// Deletes older snapshots, and the batches below this one but for the newest.
-    async fn delete_replaced(&self, head: &Head, fence: &Compare) -> Result<(), StoreError> {
+    async fn delete_replaced(&self, head: &Head, fence: i64) -> Result<(), StoreError> {
         let mut gone = vec![ops::delete_between(self.keys.piece(0, 0), self.keys.piece(head.index, 0))];
         let all = ops::between(self.keys.log(0), self.keys.log(head.index + 1));
         let count = etcd::proto::RangeRequest { count_only: true, ..all.clone() };
@@ -121,10 +130,10 @@ impl Shared {
             }
             if let Some(last) = last {
                 let kv = self.patiently("reading a batch", async || self.client.get(last.key.clone()).await).await?;
-                if let Some(Entry { index, fence, .. }) = kv.map(|kv| self.entry(&kv)).transpose()? {
+                if let Some(Entry { index, fence: of, .. }) = kv.map(|kv| self.entry(&kv)).transpose()? {
                     gone.push(ops::delete_between(self.keys.log(0), self.keys.log(index + 1)));
                     // Fences grow with indexes: all that come before belong to batches that go, or to none.
-                    gone.push(ops::delete_between(self.keys.at("part/"), self.keys.parts_of(fence, index + 1)));
+                    gone.push(ops::delete_between(self.keys.at("part/"), self.keys.parts_of(of, index + 1)));
                 }
             }
         }
@@ -142,33 +151,46 @@ impl Shared {
                 part_of(self.keys.name(key)).is_some_and(|(of, index)| of < fence.unsigned_abs() && index > tip)
             }));
         }
-        let fence = ops::created_at(self.keys.at("fence"), fence);
         for some in orphans.chunks(100) {
-            self.guarded(&fence, some.iter().map(|key| ops::delete(key.clone())).collect()).await?;
+            self.guarded(fence, some.iter().map(|key| ops::delete(key.clone())).collect()).await?;
         }
         Ok(())
     }
 
-    /// Does something while the fence is ours; doing it twice must be as good as once.
-    pub(super) async fn guarded(&self, fence: &Compare, operations: Vec<RequestOp>) -> Result<(), StoreError> {
-        if self.try_guarded(std::slice::from_ref(fence), operations).await? {
-            return Ok(());
-        }
-        let ours = self.leading().map_or(0, |leading| leading.fence.unsigned_abs());
-        Err(StoreError::Fenced { newest: self.newest_fence.load(Ordering::Relaxed).unsigned_abs(), ours })
+    /// Does something while this fence is in place; doing it twice must be as good as once.
+    pub(super) async fn guarded(&self, fence: i64, operations: Vec<RequestOp>) -> Result<(), StoreError> {
+        if self.try_guarded(fence, &[], operations).await? { Ok(()) } else { Err(self.fenced_off(fence)) }
     }
 
-    /// The same as [`Self::guarded`], on further conditions. False = one does not hold.
+    fn fenced_off(&self, fence: i64) -> StoreError {
+        let newest = self.newest_fence.load(Ordering::Relaxed).unsigned_abs();
+        StoreError::Fenced { newest, ours: fence.unsigned_abs() }
+    }
+
+    /// The same as [`Self::guarded`], on further conditions. False = one does not hold; where it is that of the fence,
+    /// the fence is lost from then on.
     pub(super) async fn try_guarded(
         &self,
-        compare: &[Compare],
+        fence: i64,
+        further: &[Compare],
         operations: Vec<RequestOp>,
     ) -> Result<bool, StoreError> {
-        let request = ops::when(compare.to_vec(), operations, Vec::new());
+        let key = self.keys.at("fence");
+        let compare = std::iter::once(ops::created_at(key.clone(), fence)).chain(further.iter().cloned());
+        let request = ops::when(compare.collect(), operations, vec![ops::get(ops::key(key))]);
         let (begun, mut pause) = (Instant::now(), Pause::default());
         loop {
             match self.client.txn(request.clone()).await {
-                Ok(answer) => return Ok(answer.succeeded),
+                Ok(answer) if answer.succeeded => return Ok(true),
+                Ok(answer) => {
+                    let revision = answer.header.as_ref().map_or(0, |header| header.revision);
+                    let [fences] = ranges(answer);
+                    let newest = fences.first().map_or(revision, |kv| kv.create_revision);
+                    if newest != fence {
+                        self.lose(fence, newest);
+                    }
+                    return Ok(false);
+                }
                 Err(error) if error.refused().is_some() || begun.elapsed() > PATIENCE || self.closing() => {
                     return Err(self.failure("writing", &error));
                 }
@@ -185,6 +207,19 @@ impl Shared {
             Err(error) if error.refused() == Some(Reason::Compacted) => {}
             Err(error) => tracing::warn!(error = %error, revision, "etcd could not be compacted; it is tried again"),
         }
+    }
+
+    /// Puts a key that nobody reads; where etcd has no room, tries to make some.
+    pub(super) async fn probe(&self) -> Result<(), StoreError> {
+        let put = async || self.client.put(self.keys.at("probe"), "", 0).await;
+        let mut tried = put().await;
+        if tried.as_ref().is_err_and(|error| error.refused() == Some(Reason::NoSpace)) {
+            if let Err(error) = self.make_room().await {
+                tracing::warn!(error = %error, "no room could be made in etcd");
+            }
+            tried = put().await;
+        }
+        tried.map(drop).map_err(|error| self.failure("trying whether etcd takes writes", &error))
     }
 
     /// Gives etcd room again, if what it keeps is less than what its files hold: compacts, defragments one member after

@@ -15,7 +15,7 @@ use etcd::{
 };
 
 use super::{
-    layout::{FenceValue, Member, Tip},
+    layout::{FenceValue, Member, Tip, log_of},
     read::ranges,
     shared::{Shared, lock},
 };
@@ -249,10 +249,11 @@ impl View {
             } else if name.starts_with("log/") && put {
                 self.sign = Some(Instant::now());
                 shared.newest_sign.fetch_max(kv.mod_revision, Ordering::Relaxed);
-                let entry = shared.entry(&kv)?;
-                if entry.index <= shared.published() {
+                // A leader's own come back as well: no need to read them.
+                if log_of(name).is_some_and(|index| index <= shared.published()) {
                     continue;
                 }
+                let entry = shared.entry(&kv)?;
                 if entry.base > shared.published() {
                     return Ok(false);
                 }

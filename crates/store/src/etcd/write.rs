@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 
 use super::{
     Work,
+    keep::Probed,
     layout::{Body, Entry, FenceValue, MAX_VALUE, Recovered, Tip, encode_row},
     read::ranges,
     shared::{Leading, PATIENCE, Pause, Shared, lock},
@@ -43,6 +44,8 @@ pub(super) struct Writer<'a> {
     tip_bytes: Vec<u8>,
     /// Why nothing more is written.
     poisoned: Option<StoreError>,
+    /// Where it is tried whether etcd takes writes: the making of room holds up no batch.
+    probes: mpsc::UnboundedSender<Probed>,
 }
 
 /// A batch that was admitted before, for the next group.
@@ -77,8 +80,8 @@ struct Pending {
 }
 
 impl<'a> Writer<'a> {
-    pub(super) fn new(shared: &'a Shared, tip: Tip) -> Self {
-        Self { shared, tip, tip_bytes: tip.encode(), poisoned: None }
+    pub(super) fn new(shared: &'a Shared, tip: Tip, probes: mpsc::UnboundedSender<Probed>) -> Self {
+        Self { shared, tip, tip_bytes: tip.encode(), poisoned: None, probes }
     }
 
     /// Works until the queue is closed and empty; then lets go of the fence.
@@ -99,9 +102,11 @@ impl<'a> Writer<'a> {
                 Work::Acquire(reply) => {
                     let _ = reply.send(self.acquire().await);
                 }
-                Work::Probe(reply) => {
-                    let _ = reply.send(self.probe().await);
-                }
+                Work::Probe(reply) => match &self.poisoned {
+                    Some(error) => drop(reply.send(Err(error.clone()))),
+                    // Where nobody takes it any more, the asker is told that the store is closed.
+                    None => drop(self.probes.send(reply)),
+                },
                 Work::Filled(reply) => {
                     let _ = reply.send(self.shared.filled().await);
                 }
@@ -243,11 +248,11 @@ impl<'a> Writer<'a> {
             return Ok(ready);
         }
         let shared = self.shared;
-        let ours = ops::created_at(shared.keys.at("fence"), fence.0.cast_signed());
         let mut count = 0;
         for piece in bytes.chunks(MAX_VALUE) {
             let put = ops::put(shared.keys.part(fence.0, index, nonce, count), piece, 0);
-            if let Err(error) = shared.guarded(&ours, vec![put]).await {
+            // Without the record of the batch they are nothing: whatever becomes of them, it was not committed.
+            if let Err(error) = shared.guarded(fence.0.cast_signed(), vec![put]).await {
                 return Err((error, ready.done));
             }
             count += 1;
@@ -436,9 +441,13 @@ impl<'a> Writer<'a> {
             Err(full @ StoreError::Full { .. }) if nobody_leads => full,
             other => return other,
         };
-        if let Err(error) = shared.make_room().await {
-            tracing::warn!(error = %error, "no room could be made in etcd");
-            return Err(full);
+        let mut closing = shared.closing.subscribe();
+        tokio::select! {
+            _ = closing.wait_for(|closing| *closing) => return Err(full),
+            made = shared.make_room() => if let Err(error) = made {
+                tracing::warn!(error = %error, "no room could be made in etcd");
+                return Err(full);
+            },
         }
         granted().await
     }
@@ -470,7 +479,7 @@ impl<'a> Writer<'a> {
         let Some(leading) = shared.leading() else { return Err(StoreError::Closed) };
         let value = serde_json::to_vec(&Recovered { index }).unwrap_or_default();
         let put = ops::put(shared.keys.at("loss"), value, 0);
-        shared.guarded(&ops::created_at(shared.keys.at("fence"), leading.fence), vec![put]).await
+        shared.guarded(leading.fence, vec![put]).await
     }
 
     /// Gives the fence back, so that the others need not wait. Without an answer the lease ends it.
@@ -571,23 +580,6 @@ impl<'a> Writer<'a> {
         shared.bytes_since_snapshot.store(0, Ordering::Relaxed);
         shared.snapshot_bytes.store(head.bytes, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// Puts a key that nobody reads; where etcd has no room, tries to make some.
-    async fn probe(&self) -> Result<(), StoreError> {
-        if let Some(error) = &self.poisoned {
-            return Err(error.clone());
-        }
-        let shared = self.shared;
-        let put = async || shared.client.put(shared.keys.at("probe"), "", 0).await;
-        let mut tried = put().await;
-        if tried.as_ref().is_err_and(|error| error.refused() == Some(Reason::NoSpace)) {
-            if let Err(error) = shared.make_room().await {
-                tracing::warn!(error = %error, "no room could be made in etcd");
-            }
-            tried = put().await;
-        }
-        tried.map(drop).map_err(|error| shared.failure("trying whether etcd takes writes", &error))
     }
 }
 

@@ -5,8 +5,8 @@
 use std::path::Path;
 
 use etcd_fake::FakeEtcd;
-use store::{EtcdOptions, EtcdStore, Member, Store as _};
-use testkit::{soon, until};
+use store::{EtcdOptions, EtcdStore, Fence, Member, Store as _, StoreError};
+use testkit::{PATIENCE, soon, until};
 
 pub(crate) fn member(name: &str) -> Member {
     let (rpc, http) = (format!("{name}:4647"), format!("{name}:4646"));
@@ -32,7 +32,7 @@ impl Raw {
     pub(crate) fn new(fake: &FakeEtcd) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let options = etcd::Options { endpoints: vec![fake.endpoint()], ..etcd::Options::default() };
-        Self(runtime, etcd::Client::new(&options).unwrap())
+        Self(runtime, etcd::Client::new(&options).unwrap().with_deadline(PATIENCE))
     }
 
     pub(crate) fn get(&self, key: &str) -> Vec<u8> {
@@ -46,6 +46,27 @@ impl Raw {
 
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(soon(future))
+}
+
+/// Takes over as a server does: again when the vacancy that it has seen is gone, because the leader has shown meanwhile
+/// that it lives. Other refusals are the answer.
+pub(crate) fn take_over(store: &EtcdStore) -> Result<Fence, StoreError> {
+    until("a vacancy that lasts", || {
+        block_on(store.vacant()).unwrap();
+        match store.acquire() {
+            Err(held @ StoreError::Held { .. }) => Err(held),
+            answer => Ok(answer),
+        }
+    })
+}
+
+/// Has a store make room in etcd, which may answer late.
+pub(crate) fn make_room(store: &EtcdStore) {
+    until("an answer of etcd", || match store.probe() {
+        Err(late @ StoreError::Backend { .. }) => Err(late),
+        answer => Ok(answer),
+    })
+    .unwrap();
 }
 
 /// Waits until a server that does not lead has seen the batch of this index.

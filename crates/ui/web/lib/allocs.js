@@ -1,6 +1,7 @@
 // Lists of allocations. Pure; what is asked for again of the same object is remembered.
 import { remembered } from "./remembered.js";
 
+/** The newest first: of allocations, or of anything else with the index of its creation. */
 export const newestFirst = remembered((allocs) => [...allocs].sort((a, b) => b.CreateIndex - a.CreateIndex));
 
 /** What a filter is compared with, in small letters. */

@@ -11,15 +11,49 @@ export class Refused extends Error {
 
 const AWAY = "The agent does not answer. Does it run, and does this machine reach it?";
 
-export async function ask(path, { method = "GET", body, signal } = {}) {
+/** Statuses of answers that another try may change. */
+const LATER = [408, 429];
+/** Longest wait that an answer may ask for, in milliseconds, and the wait where it asks for none. */
+const LONGEST_MS = 60_000;
+const USUAL_MS = 1000;
+/** How often a request is repeated before its answer is told. */
+const REPEATS = 3;
+
+/** Whether the agent was too busy for what it refused. */
+export const busy = (error) => LATER.includes(error?.status);
+
+/** Whether another try cannot change this refusal. */
+export const final = (error) => error?.status > 0 && error.status < 500 && !busy(error);
+
+/** After how many milliseconds the same request is worth another try; null where the answer is the last word. */
+function laterIn(reply) {
+  if (!LATER.includes(reply.status)) return null;
+  const asked = 1000 * Number(reply.headers.get("Retry-After"));
+  return asked > 0 ? Math.min(LONGEST_MS, asked) : USUAL_MS;
+}
+
+/**
+ * Asks, and asks again a few times while the agent is only too busy. Whoever has other things to try then says
+ * `patient: false` and hears it at once.
+ */
+export async function ask(path, { signal, patient = true, ...request } = {}) {
+  for (let repeats = 0; ; repeats += 1) {
+    const reply = await once(path, { signal, ...request });
+    if (reply.ok) return reply;
+    const wait = laterIn(reply);
+    if (wait === null || !patient || repeats === REPEATS) throw new Refused(reply.status, await reply.text());
+    await pause(wait, signal);
+    signal?.throwIfAborted();
+  }
+}
+
+async function once(path, { method = "GET", body, signal }) {
   const headers = token() ? { "X-Nomad-Token": token() } : {};
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const sent = fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
-  const reply = await sent.catch((error) => {
+  return sent.catch((error) => {
     throw signal?.aborted ? error : new Error(AWAY);
   });
-  if (!reply.ok) throw new Refused(reply.status, await reply.text());
-  return reply;
 }
 
 export const read = async (path, signal) => (await ask(path, { signal })).json();
@@ -29,8 +63,13 @@ export const write = async (path, body, method = "PUT") => {
 };
 
 const pause = (ms, signal) => new Promise((done) => {
-  const timer = setTimeout(done, ms);
-  signal.addEventListener("abort", () => { clearTimeout(timer); done(); });
+  const end = () => {
+    clearTimeout(timer);
+    signal?.removeEventListener("abort", end);
+    done();
+  };
+  const timer = setTimeout(end, ms);
+  signal?.addEventListener("abort", end);
 });
 
 /** Whether the tab is seen. A hidden one asks for nothing. */
@@ -117,7 +156,7 @@ export function useLive(paths, few = paths) {
       } catch (error) {
         if (signal.aborted) return;
         set((old) => ({ data: old.data, error, stale: old.stale || Date.now() }));
-        if (error instanceof Refused && error.status < 500) return;
+        if (final(error)) return;
         index = 0;
         tries += 1;
         await pause(Math.min(15000, 500 * 2 ** tries) * (0.7 + 0.6 * Math.random()), signal);
@@ -136,7 +175,7 @@ export function useEvery(path, everyMs) {
       } catch (error) {
         if (signal.aborted) return;
         set((old) => ({ data: old.data, error, stale: old.stale || Date.now() }));
-        if (error instanceof Refused && error.status < 500) return;
+        if (final(error)) return;
       }
       await pause(everyMs, signal);
     }

@@ -1,6 +1,6 @@
 // Follows the output of a task. That of a remote one goes on whichever node manages it: positions are absolute, so that
 // nothing is missing and nothing comes twice when management moves.
-import { ask, read } from "./api.js";
+import { ask, busy, read } from "./api.js";
 import { decode } from "./base64.js";
 import { frames, onward } from "./frames.js";
 
@@ -28,7 +28,8 @@ export async function follow({ alloc, task, kind, back, signal, text, managed })
   let at = alloc.ID;
   let troubled = false;
   const once = async () => {
-    const reply = await ask(logsOf(at, task, kind, { follow: true, ...from }), { signal });
+    // A node that is too busy may not be the one to ask any more.
+    const reply = await ask(logsOf(at, task, kind, { follow: true, ...from }), { signal, patient: !record });
     if (troubled) managed("", at);
     troubled = false;
     const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -52,6 +53,7 @@ export async function follow({ alloc, task, kind, back, signal, text, managed })
     await once().catch((error) => { broke = error; });
     if (signal.aborted) return;
     let next = record ? { nobody: true } : null;
+    if (!record && busy(broke)) next = { here: true };
     if (record) {
       const path = `/v1/remote/tasks?${new URLSearchParams({ namespace: alloc.Namespace, prefix: record.SlotName })}`;
       try {

@@ -1,6 +1,7 @@
 // Parts that several pages share.
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { html } from "./html.js";
+import { final } from "./api.js";
 import { lines } from "./diff.js";
 import { ago, moment, plain, span, state } from "./format.js";
 import { chosen } from "./settings.js";
@@ -29,13 +30,11 @@ export const Problem = ({ error }) => html`<div class="box bad" role="alert"><p>
   ${error.status === 403 && html`<p><a href=${`/ui/settings/tokens?back=${encodeURIComponent(location.pathname)}`}>
     Log in with a token</a></p>`}</div>`;
 
-/** Is there no use in asking again? */
-const refused = (error) => error?.status > 0 && error.status < 500;
-
 /** What a page shows until, and while, it has no fresh answer. */
 export const Loaded = ({ live, children }) => html`<div>
-  ${live.error && (!live.data || refused(live.error)) && html`<${Problem} error=${live.error} />`}
-  ${live.data && live.stale > 0 && !refused(live.error) && html`<p class="warn">▲ stale for ${span(Date.now() - live.stale)}:${" "}
+  ${live.error && (!live.data || final(live.error)) && html`<${Problem} error=${live.error} />`}
+  ${live.data && live.stale > 0 && !final(live.error) && html`<p class="warn">
+    ▲ stale for ${span(Date.now() - live.stale)}:${" "}
     ${plain(live.error?.status ? live.error.message : "the agent does not answer")}; trying again</p>`}
   ${live.data ? children(live.data) : !live.error && html`<p class="soft" role="status">Loading…</p>`}</div>`;
 

@@ -1,5 +1,6 @@
 // Deployments of a job: who waits for whom.
 import { html } from "../lib/html.js";
+import { newestFirst } from "../lib/allocs.js";
 import { useLive, write } from "../lib/api.js";
 import { plain, span } from "../lib/format.js";
 import { allocHref } from "../lib/routes.js";
@@ -8,7 +9,8 @@ import { waitsFor, waterfall } from "../lib/waterfall.js";
 
 const open = (d) => ["running", "paused", "pending", "blocked"].includes(d.Status);
 
-export function Deployments({ all }) {
+export function Deployments({ all: given }) {
+  const all = newestFirst(given);
   const newest = all[0];
   const groups = (d) => Object.entries(d.TaskGroups ?? {}).map(([name, g]) => html`<div key=${name}>${plain(name)}: ${
     g.HealthyAllocs} of ${g.DesiredTotal} healthy${g.UnhealthyAllocs > 0 && html`, <span class="bad">${g.UnhealthyAllocs}

@@ -95,8 +95,9 @@ function Session({ allocs, actions, job, wanted, namespace }) {
   const chosenAction = offered.some((one) => one.Name === action) ? action : "";
   const begin = () => go({ job, alloc: alloc.ID, task: named, namespace, command: parts(command), action: chosenAction });
   const where = alloc?.ID ?? at.alloc;
-  const line = chosenAction ? `drover action -job ${job} -allocation ${where} -task ${named} ${chosenAction}` :
-    `drover alloc exec -i -t -task ${named} ${where} ${command}`;
+  const line = chosenAction
+    ? `drover action -namespace ${namespace} -job ${job} -allocation ${where} -task ${named} ${chosenAction}`
+    : `drover alloc exec -i -t -task ${named} ${where} ${command}`;
   return html`<link rel="stylesheet" href=${new URL("../vendor/xterm.css", import.meta.url).pathname} />
     <div class="tools"><select aria-label="Allocation" value=${alloc?.ID} onChange=${(e) => choose(e.target.value)}>
       ${allocs.map((a) => html`<option key=${a.ID} value=${a.ID}>${plain(`${a.Name} ${a.ID.slice(0, 8)}`)}</option>`)}

@@ -4,6 +4,7 @@ import { useLive, write } from "../lib/api.js";
 import { plain, unblocks, unplaced } from "../lib/format.js";
 import { delays, verdict } from "../lib/slots.js";
 import { allocWords, newestFirst, talking } from "../lib/allocs.js";
+import { each } from "../lib/bulk.js";
 import { faults, faulty, folded, isParent, tally, unfolded, wanted, words } from "../lib/jobs.js";
 import { allocHref, editHref, jobHref, logHref, nodeHref } from "../lib/routes.js";
 import { Actions } from "./actions.js";
@@ -145,15 +146,6 @@ export const MANY_ENDS = 10;
 
 const restarted = (a) => write(`/v1/client/allocation/${a.ID}/restart`, { AllTasks: false, TaskName: "" });
 const stopped = (a) => write(`/v1/allocation/${a.ID}/stop`, {});
-
-/** Does it to a few at a time, all of them, and fails with what went wrong for how many. */
-async function each(allocs, act) {
-  const wrong = [];
-  const next = allocs.values();
-  const work = async () => { for (const a of next) await act(a).catch((error) => wrong.push(error)); };
-  await Promise.all([work(), work(), work(), work()]);
-  if (wrong.length) throw new Error(`${wrong.length} of ${allocs.length}: ${wrong[0].message}`);
-}
 
 /** `all`: with what can be done to all that the filter leaves. */
 export function Allocs({ allocs, all: bulk }) {

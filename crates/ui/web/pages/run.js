@@ -1,8 +1,9 @@
 // A job file that is typed, or the one of a job that is changed.
 import { useEffect, useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
-import { Refused, write } from "../lib/api.js";
+import { Refused } from "../lib/api.js";
 import { plain } from "../lib/format.js";
+import { jobFrom, planOf, register } from "../lib/registration.js";
 import { jobHref } from "../lib/routes.js";
 import { jobOf, sourceOf } from "../lib/source.js";
 import { Diff, Problem, Title } from "../lib/parts.js";
@@ -28,15 +29,13 @@ export function Run({ id, namespace }) {
   const typed = (set) => (e) => { set(e.target.value); setPlan(null); setDone(null); };
   const guard = (step) => async () => { setError(null); try { await step(); } catch (e) { setError(e); } };
   const look = guard(async () => {
-    const job = jobOf(text) ?? await write("/v1/jobs/parse", { JobHCL: text, Variables: variables, Canonicalize: true });
-    const path = `/v1/job/${encodeURIComponent(job.ID)}/plan?namespace=${encodeURIComponent(job.Namespace || "default")}`;
-    setPlan({ job, answer: await write(path, { Job: job, Diff: true }) });
+    const job = await jobFrom(text, variables, namespace);
+    setPlan({ job, answer: await planOf(job) });
   });
   const run = guard(async () => {
     if (!plan) throw new Refused(0, "plan the job first");
-    const Submission = { Source: text, Format: jobOf(text) ? "json" : "hcl2", Variables: variables };
-    await write(`/v1/jobs?namespace=${encodeURIComponent(plan.job.Namespace || "default")}`, { Job: plan.job,
-      EnforceIndex: true, JobModifyIndex: plan.answer.JobModifyIndex, Submission });
+    const source = { Source: text, Format: jobOf(text) ? "json" : "hcl2", Variables: variables };
+    await register(plan.job, plan.answer.JobModifyIndex, source);
     setDone(plan.job);
   });
   return html`<${Title}>${id ? `Edit ${plain(id)}` : "Run a job"}<//>${error && html`<${Problem} error=${error} />`}
@@ -45,7 +44,7 @@ export function Run({ id, namespace }) {
       aria-label="Variables" spellcheck="false" placeholder=${'image = "web:2"'} value=${variables}
       onInput=${typed(setVariables)}></textarea></details>
     <p class="tools"><button onClick=${look}>Plan</button>${plan && html`<button onClick=${run}>Run</button>`}</p>
-    ${done && html`<div class="box" role="status">Registered: <a href=${jobHref(done.ID, done.Namespace || "default")}>
+    ${done && html`<div class="box" role="status">Registered: <a href=${jobHref(done.ID, done.Namespace)}>
       ${plain(done.ID)}</a></div>`}
     ${plan && html`<div class="box"><h2>What changes</h2><${Diff} diff=${plan.answer.Diff} />
       ${Object.entries(plan.answer.Annotations?.DesiredTGUpdates ?? {}).map(([group, n]) => html`<p>${plain(group)}:${" "}

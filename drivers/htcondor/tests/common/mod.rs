@@ -40,7 +40,7 @@ impl World {
         }
         // Where it was built, the user of the jobs may be unable to enter.
         let fake = world.dir.at("bin").join("fake_condor");
-        fs::copy(testkit::beside_the_tests("fake_condor"), &fake).expect("copied");
+        testkit::program(&fake, &fs::read(testkit::beside_the_tests("fake_condor")).expect("read"));
         for name in COMMANDS {
             let text = format!("#!/bin/sh\nexec '{}' {name} \"$@\"\n", fake.display());
             testkit::program(&world.dir.at("bin").join(name), &text);
@@ -161,11 +161,11 @@ impl World {
         assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// The main process of a job that runs.
-    pub(crate) fn pid(&self, job: u64) -> i32 {
+    /// The main process of a job that runs, which the queue knows a moment after its start.
+    pub(crate) fn pid(&self, job: u64) -> Option<i32> {
         let text = fs::read_to_string(self.condor("jobs.json")).expect("a queue");
         let jobs: Value = serde_json::from_str(&text).expect("a queue");
-        jobs["jobs"][job.to_string()]["pid"].as_i64().and_then(|pid| pid.try_into().ok()).expect("a process")
+        jobs["jobs"][job.to_string()]["pid"].as_i64().and_then(|pid| pid.try_into().ok())
     }
 
     /// Its processes are killed, whatever the queue knows of it.

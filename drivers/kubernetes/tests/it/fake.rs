@@ -50,6 +50,19 @@ pub(crate) enum Shell {
     Dead,
 }
 
+/// What refuses pods by the resources that they name.
+#[derive(Clone, Copy, Default, PartialEq)]
+pub(crate) enum Limits {
+    #[default]
+    Nothing,
+    /// A quota of processors and memory, which is used up.
+    Quota,
+    /// A limit range with a least size, which it gives to pods that name none.
+    Range,
+    /// A policy that takes no pod.
+    Policy,
+}
+
 /// A fault.
 pub(crate) struct Fault {
     pub(crate) method: Method,
@@ -98,6 +111,9 @@ pub(crate) struct Store {
     pub(crate) token: &'static str,
     /// What a webhook takes away from pods that are made, as JSON pointers.
     pub(crate) strips: Vec<&'static str>,
+    /// Whom the server takes the account for.
+    pub(crate) user: &'static str,
+    pub(crate) limits: Limits,
     /// Requests with [`Said::Held`] are on their way.
     pub(crate) holds: bool,
 }
@@ -211,8 +227,28 @@ impl Store {
         pod
     }
 
+    /// Why the server refuses a pod, before it looks at its name.
+    fn refuses(&self, pod: &Value) -> Option<&'static str> {
+        let resources = &pod["spec"]["containers"][0]["resources"];
+        let all = |is: fn(&Value) -> bool| {
+            let of = |part: &str| ["cpu", "memory"].iter().all(|what| is(&resources[part][what]));
+            of("requests") && of("limits")
+        };
+        let (named, nothing) = (all(Value::is_string), all(|amount| amount == "0"));
+        match self.limits {
+            Limits::Quota if !named => Some("failed quota: q: must specify limits.cpu for: task"),
+            Limits::Quota if !nothing => Some("exceeded quota: q"),
+            Limits::Range if nothing => Some("minimum memory usage per Container is 64Mi, but request is 0"),
+            Limits::Policy => Some("violates PodSecurity"),
+            _ => None,
+        }
+    }
+
     fn create(&mut self, body: &Value) -> (u16, Value) {
         let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        if let Some(why) = self.refuses(body) {
+            return failure(403, "Forbidden", &format!("pods {name:?} is forbidden: {why}"), &name);
+        }
         if self.pods.contains_key(&name) {
             return failure(409, "AlreadyExists", &format!("pods {name:?} already exists"), &name);
         }
@@ -319,6 +355,9 @@ impl Store {
         if path == "/version" {
             return (200, json!({"gitVersion": "v1.34.3"}));
         }
+        if path.ends_with("/selfsubjectreviews") {
+            return (201, json!({"status": {"userInfo": {"username": self.user}}}));
+        }
         if path.ends_with("/selfsubjectaccessreviews") {
             let of = |key: &str| body["spec"]["resourceAttributes"][key].as_str().unwrap_or_default();
             let asked = format!(
@@ -364,6 +403,26 @@ impl Store {
 
 fn written(code: u16, text: String) -> Response {
     (StatusCode::from_u16(code).expect("a status"), [("content-type", "application/json")], text).into_response()
+}
+
+/// What a kubelet gives of a log from a time on, of which it takes the whole seconds. A line that ends with `\` is a
+/// part of a long one: the next line goes on with it.
+fn logged(log: &str, since: Option<&str>) -> String {
+    let second = |time: &str| time.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_second);
+    let since = since.and_then(second);
+    let (mut out, mut begins) = (String::new(), true);
+    for line in log.split_inclusive('\n') {
+        let part = line.strip_suffix("\\\n");
+        let (time, text) = part.unwrap_or(line).split_once(' ').unwrap_or_default();
+        let is_old = second(time).zip(since).is_some_and(|(time, since)| time < since);
+        match begins || second(time).is_none() {
+            _ if is_old => {}
+            true => out += part.unwrap_or(line),
+            false => out += text,
+        }
+        begins = part.is_none();
+    }
+    out
 }
 
 /// A watch: the events since a version, and what comes.
@@ -479,7 +538,8 @@ async fn serve(
         return commanding((api, changed), upgrade);
     }
     if uri.path().ends_with("/log") && said.is_none() {
-        return written(200, api.lock().expect("unpoisoned").log.clone());
+        let log = api.lock().expect("unpoisoned").log.clone();
+        return written(200, logged(&log, query.get("sinceTime").map(String::as_str)));
     }
     while matches!(said, Some(Said::Held)) && api.lock().expect("unpoisoned").holds {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -616,7 +676,14 @@ impl Api {
     }
 
     pub(crate) fn options(&self) -> Value {
-        json!({"enabled": true, "kubeconfig": self.dir.path().join("config"), "request_timeout": "1s", "pulse": "1s"})
+        json!({"enabled": true, "kubeconfig": self.dir.path().join("config"), "request_timeout": "30s", "pulse": "1s"})
+    }
+
+    /// Of a manager whose requests are given up soon.
+    pub(crate) fn impatient(&self) -> Value {
+        let mut options = self.options();
+        options["request_timeout"] = json!("4s");
+        options
     }
 
     pub(crate) async fn manager_with(&self, options: Value) -> Result<Driver, driver_sdk::Error> {
@@ -667,6 +734,17 @@ pub(crate) async fn pass(time: Duration) {
         tokio::time::resume();
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Lets more time pass than anything may be silent, until this is there: what is silent may have begun late.
+pub(crate) async fn after_silence<T>(mut awaited: impl AsyncFnMut() -> T) -> T {
+    for _ in 0..10 {
+        pass(Duration::from_secs(100)).await;
+        if let Ok(there) = tokio::time::timeout(Duration::from_secs(5), awaited()).await {
+            return there;
+        }
+    }
+    panic!("the silence goes on");
 }
 
 pub(crate) fn container(state: Value) -> Value {

@@ -4,7 +4,7 @@ use axum::http::Method;
 use driver_sdk::{Bundle, BundleFile, Finding, InstanceState, Lookup, RemoteDriver as _, RemoteError, Verdict};
 use serde_json::json;
 
-use crate::fake::{Api, Said, ensure, look, stop};
+use crate::fake::{Api, Limits, Said, ensure, look, stop};
 
 const POD: &str = "drover-k";
 
@@ -28,12 +28,19 @@ fn unclear() -> Vec<(&'static str, Said)> {
     ]
 }
 
+/// A manager that gives silence up soon.
+async fn manager_for(api: &Api, said: &Said) -> kubernetes::Driver {
+    let options = if matches!(said, Said::Silence) { api.impatient() } else { api.options() };
+    api.manager_with(options).await.expect("configured")
+}
+
 #[tokio::test]
 async fn no_unclear_answer_says_that_a_task_has_ended() {
     let api = Api::start().await;
-    let driver = api.manager().await;
-    let made = driver.ensure(ensure("k", 1)).await.expect("made");
+    let patient = api.manager().await;
+    let made = patient.ensure(ensure("k", 1)).await.expect("made");
     api.runs(POD);
+    let driver = api.manager_with(api.impatient()).await.expect("configured");
     for (what, said) in unclear() {
         api.store().faults.clear();
         api.say(Method::GET, "/pods", said, true, usize::MAX);
@@ -51,7 +58,7 @@ async fn no_unclear_answer_says_that_a_task_has_ended() {
         assert!(matches!(acknowledged, Err(RemoteError::CouldNotAsk(_))), "{what}: {acknowledged:?}");
     }
     api.store().faults.clear();
-    assert_eq!(look(&driver, &made.handle).await.state, InstanceState::Running);
+    assert_eq!(look(&patient, &made.handle).await.state, InstanceState::Running);
 }
 
 #[tokio::test]
@@ -59,7 +66,7 @@ async fn a_create_whose_answer_is_lost_makes_one_pod() {
     let all = unclear().into_iter().chain([("twice", Said::Doubled)]);
     for (what, said) in all {
         let api = Api::start().await;
-        let driver = api.manager().await;
+        let driver = manager_for(&api, &said).await;
         api.say(Method::POST, "/pods", said, true, 1);
         let ensured = driver.ensure(ensure("k", 1)).await.expect(what);
         assert_eq!(api.store().made, 1, "{what}");
@@ -74,7 +81,7 @@ async fn a_create_whose_answer_is_lost_makes_one_pod() {
 async fn a_create_that_was_not_taken_makes_nothing_and_is_tried_again() {
     for (what, said) in unclear() {
         let api = Api::start().await;
-        let driver = api.manager().await;
+        let driver = manager_for(&api, &said).await;
         // Twice: after refused credentials the request is repeated with those that were read again.
         api.say(Method::POST, "/pods", said, false, 2);
         let refused = driver.ensure(ensure("k", 1)).await;
@@ -119,9 +126,7 @@ async fn a_replaced_manager_writes_no_secret_over_that_of_the_next() {
     for (write, ended) in [(Method::POST, false), (Method::POST, true), (Method::PUT, false), (Method::PUT, true)] {
         let case = format!("{write}, the task has ended: {ended}");
         let api = Api::start().await;
-        let mut options = api.options();
-        options["request_timeout"] = json!("30s");
-        let (first, second) = (api.manager_with(options).await.expect("configured"), api.manager().await);
+        let (first, second) = (api.manager().await, api.manager().await);
         if write == Method::PUT {
             // Its earlier try has made the secret.
             api.say(Method::PATCH, "/pods/drover-k", Said::Status(500, "InternalError", "dead"), false, 1);
@@ -343,9 +348,7 @@ async fn hosts_that_give_fingerprints_up_share_one_question() {
 #[tokio::test]
 async fn a_request_that_is_throttled_waits_as_long_as_the_server_says() {
     let api = Api::start().await;
-    let mut options = api.options();
-    options["request_timeout"] = json!("5s");
-    let driver = api.manager_with(options).await.expect("configured");
+    let driver = api.manager().await;
     let calls = |method: &str| api.store().calls.iter().filter(|call| call.starts_with(method)).count();
     let begun = std::time::Instant::now();
     api.say(Method::POST, "/pods", Said::Throttled(1), false, 1);
@@ -363,15 +366,13 @@ async fn a_request_that_is_throttled_waits_as_long_as_the_server_says() {
     let seen = look(&driver, &made.handle).await;
     assert!(seen.state == InstanceState::Unknown && seen.reason.contains("in 60 s"), "{seen:?}");
     assert_eq!(calls("GET") - before, 1);
-    assert!(begun.elapsed() < std::time::Duration::from_secs(1));
+    assert!(begun.elapsed() < std::time::Duration::from_secs(30));
 }
 
 #[tokio::test]
 async fn a_request_on_a_connection_that_was_idle_has_its_whole_time() {
     let api = Api::start().await;
-    let mut options = api.options();
-    options["request_timeout"] = json!("10s");
-    let driver = api.manager_with(options).await.expect("configured");
+    let driver = api.manager().await;
     let made = driver.ensure(ensure("k", 1)).await.expect("made");
     api.runs(POD);
     // The pool keeps connections for 90 s.
@@ -457,4 +458,107 @@ async fn an_account_that_may_not_ask_for_the_cluster_takes_no_other_address() {
     api.leads_to(&other);
     let refused = driver.find("other", "o").await;
     assert!(matches!(&refused, Err(RemoteError::CouldNotAsk(why)) if why.contains("drivers reload")), "{refused:?}");
+}
+
+/// A task's request with an account that the operator has not listed.
+fn with_account(key: &str, epoch: u64) -> driver_sdk::Ensure {
+    let mut request = ensure(key, epoch);
+    let options = json!({"image": "i", "service_account": "drover"});
+    request.task.msgpack_driver_config = rmp_serde::to_vec(&options).expect("bytes");
+    request
+}
+
+/// A manager stands in a create while the next one is told that the task cannot be: by the API server, or by its own
+/// list. What comes late runs nothing.
+#[tokio::test]
+async fn a_create_that_is_refused_after_one_that_may_be_under_way_ends_its_key() {
+    for by_the_server in [true, false] {
+        let api = Api::start().await;
+        let (first, second) = (api.manager().await, api.manager().await);
+        api.store().holds = true;
+        api.say(Method::POST, "/pods", Said::Held, true, 1);
+        let late =
+            tokio::spawn(async move { first.ensure(driver_sdk::Ensure { first: true, ..ensure("k", 1) }).await });
+        let sent =
+            || api.store().calls.iter().filter(|call| call.starts_with("POST") && call.ends_with("/pods")).count();
+        testkit::eventually("the create", || sent() > 0).await;
+
+        let request = if by_the_server { ensure("k", 2) } else { with_account("k", 2) };
+        let refuse = |times| {
+            let wrong = Said::Status(422, "Invalid", "spec: Invalid value");
+            api.say(Method::POST, "/pods", wrong, false, times);
+        };
+        // While the key cannot be given up, nobody is told that it is over.
+        refuse(if by_the_server { 3 } else { 2 });
+        let waits = second.ensure(request.clone()).await.map(drop);
+        assert!(matches!(&waits, Err(RemoteError::CouldNotAsk(why)) if why.contains("managed-by=drover")), "{waits:?}");
+        refuse(usize::from(by_the_server));
+        let refused = second.ensure(request).await.map(drop);
+        let named = if by_the_server { "Invalid value" } else { "service_accounts" };
+        assert!(matches!(&refused, Err(RemoteError::WrongRequest(why)) if why.contains(named)), "{refused:?}");
+
+        api.store().holds = false;
+        let late = late.await.expect("ran").map(drop);
+        assert!(matches!(late, Err(RemoteError::Sealed(_))), "{late:?}");
+        assert_eq!(api.store().made, 1, "only what holds the name");
+        assert!(second.list("o", "", 0).await.expect("listed").instances.is_empty());
+        assert!(api.store().secrets.is_empty());
+    }
+}
+
+/// Of the first create nothing else is under way.
+#[tokio::test]
+async fn a_first_create_that_is_refused_leaves_nothing() {
+    let api = Api::start().await;
+    let driver = api.manager().await;
+    let first = |request| driver_sdk::Ensure { first: true, ..request };
+    api.say(Method::POST, "/pods", Said::Status(422, "Invalid", "spec: Invalid value"), false, 1);
+    for request in [ensure("k", 1), with_account("l", 1)] {
+        let refused = driver.ensure(first(request)).await;
+        assert!(matches!(refused, Err(RemoteError::WrongRequest(_))), "{refused:?}");
+    }
+    assert!(api.store().pods.is_empty());
+}
+
+#[tokio::test]
+async fn a_create_that_is_refused_gets_the_pod_of_an_earlier_one() {
+    let api = Api::start().await;
+    let driver = api.manager().await;
+    let made = driver.ensure(ensure("k", 1)).await.expect("made");
+    api.runs(POD);
+    // A policy that is newer than the pod, and a list.
+    api.store().limits = Limits::Policy;
+    for request in [ensure("k", 2), with_account("k", 3)] {
+        let got = driver.ensure(request).await.expect("got");
+        assert!(!got.created && got.handle == made.handle && got.observed.state == InstanceState::Running);
+    }
+    api.store().limits = Limits::Nothing;
+    // One that waits for its secret is given up: here is nothing to go on with.
+    api.say(Method::PATCH, "/pods/drover-w", Said::Status(500, "InternalError", "dead"), false, 1);
+    assert!(matches!(driver.ensure(ensure("w", 1)).await, Err(RemoteError::CouldNotAsk(_))));
+    let refused = driver.ensure(with_account("w", 2)).await;
+    assert!(matches!(refused, Err(RemoteError::WrongRequest(_))), "{refused:?}");
+    assert!(matches!(driver.ensure(ensure("w", 3)).await, Err(RemoteError::Sealed(_))));
+    let store = api.store();
+    assert_eq!(store.pods["drover-w"]["spec"]["schedulingGates"].as_array().map(Vec::len), Some(1), "it never started");
+    assert!(store.pods["drover-w"]["metadata"]["deletionTimestamp"].is_string());
+    assert!(!store.secrets.contains_key("drover-w"));
+}
+
+#[tokio::test]
+async fn a_key_is_sealed_in_a_namespace_with_a_quota_or_a_limit_range() {
+    for limits in [Limits::Quota, Limits::Range] {
+        let api = Api::start().await;
+        let driver = api.manager().await;
+        api.store().limits = limits;
+        assert_eq!(driver.seal("k", 2, "o", b"").await, Ok(None));
+        api.store().limits = Limits::Nothing;
+        assert!(matches!(driver.ensure(ensure("k", 2)).await, Err(RemoteError::Sealed(_))));
+    }
+    let api = Api::start().await;
+    let driver = api.manager().await;
+    api.store().limits = Limits::Policy;
+    let refused = driver.seal("k", 2, "o", b"").await;
+    let named = |why: &str| why.contains("managed-by=drover") && why.contains("PodSecurity");
+    assert!(matches!(&refused, Err(RemoteError::CouldNotAsk(why)) if named(why)), "{refused:?}");
 }

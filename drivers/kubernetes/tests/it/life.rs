@@ -6,7 +6,7 @@ use axum::http::Method;
 use driver_sdk::{InstanceState, LogStream, LogsQuery, RemoteDriver as _, RemoteError, StopTask};
 use serde_json::json;
 
-use crate::fake::{Api, Said, ensure, look, pass, stop};
+use crate::fake::{Api, Said, after_silence, ensure, look, stop};
 
 const POD: &str = "drover-k";
 
@@ -251,8 +251,7 @@ async fn a_log_that_is_silent_is_asked_for_again() {
     let query = LogsQuery { stream: LogStream::Stdout, offset: 0, follow: true, from_end: false };
     let reading = tokio::spawn(async move { driver.logs(&made.handle, query, sink).await });
     testkit::eventually("a log", || api.store().calls.iter().any(|call| call.contains("/log"))).await;
-    pass(Duration::from_secs(100)).await;
-    let chunk = tokio::time::timeout(Duration::from_secs(4), heard.recv()).await.expect("in time").expect("a chunk");
+    let chunk = after_silence(async || heard.recv().await).await.expect("a chunk");
     assert_eq!(chunk.data, b"line\n");
     reading.abort();
 }
@@ -272,4 +271,43 @@ async fn statistics_are_what_the_metrics_api_has_measured() {
     api.store().measured.get_or_insert_default().insert(POD.into(), measured);
     let used = driver.stats(&made.handle).await.expect("asked").expect("a sample");
     assert_eq!((used.total.cpu.percent, used.total.memory.usage), (Some(25.0), Some(10 << 20)));
+}
+
+/// Whoever is told that a key is over knows nothing of creates that were sent since it was sealed.
+#[tokio::test]
+async fn a_name_is_kept_for_its_time_after_the_last_word_about_it() {
+    let hours = |hours: u64| SystemTime::now() + Duration::from_secs(hours * 3600);
+    for case in ["sealed", "refused", "acknowledged"] {
+        let api = Api::start().await;
+        let driver = api.manager().await;
+        let mut handle = None;
+        if case == "acknowledged" {
+            handle = Some(driver.ensure(ensure("k", 1)).await.expect("made").handle);
+            api.runs(POD);
+            api.ends(POD, 0);
+            driver.acknowledge(handle.as_ref().expect("made"), 1).await.expect("acknowledged");
+        } else {
+            assert_eq!(driver.seal("k", 1, "o", b"").await, Ok(None));
+        }
+        // As if that were 23 hours ago.
+        let soon = jiff::Timestamp::try_from(hours(1)).expect("a time").to_string();
+        api.change(POD, |pod| pod["metadata"]["annotations"]["drover.dev/forget"] = json!(soon));
+        match handle {
+            Some(handle) => driver.acknowledge(&handle, 2).await.expect("acknowledged"),
+            None if case == "sealed" => assert_eq!(driver.seal("k", 2, "o", b"").await, Ok(None)),
+            None => assert!(matches!(driver.ensure(ensure("k", 2)).await, Err(RemoteError::Sealed(_)))),
+        }
+        driver.sweep(hours(23)).await.expect("swept");
+        assert_eq!(api.store().pods.len(), 1, "{case}");
+        // A word between the look of a sweep and its change.
+        let later = jiff::Timestamp::try_from(hours(72)).expect("a time").to_string();
+        let word = move |store: &mut crate::fake::Store| {
+            store.change(POD, |pod| pod["metadata"]["annotations"]["drover.dev/forget"] = json!(later));
+        };
+        api.store().meanwhile.push((Method::PATCH, Box::new(word)));
+        assert_eq!(driver.sweep(hours(25)).await.expect("swept"), 0);
+        assert_eq!(api.store().pods.len(), 1, "{case}");
+        assert_eq!(driver.sweep(hours(73)).await.expect("swept"), 1);
+        assert!(api.store().pods.is_empty(), "{case}");
+    }
 }

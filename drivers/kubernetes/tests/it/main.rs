@@ -6,4 +6,5 @@ mod exec;
 mod fake;
 mod faults;
 mod life;
+mod logs;
 mod watch;

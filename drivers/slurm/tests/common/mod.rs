@@ -52,6 +52,38 @@ impl World {
         made.handle
     }
 
+    /// Creates all at the same time. The first four calls of `sbatch` go on when all others wait for their turn: those
+    /// of one kind are an array, if arrays are made.
+    pub(crate) async fn gathered(
+        &self,
+        driver: &Arc<Driver>,
+        requests: Vec<Ensure>,
+    ) -> Vec<Result<Ensured, RemoteError>> {
+        let gates: Vec<_> = requests.iter().map(|request| format!("runs/instances/{}/gate.sh", request.key)).collect();
+        let gates: Vec<PathBuf> = gates.iter().map(|gate| self.dir.path().join(gate)).collect();
+        let begun = || self.submissions().filter(|call| call == "begins").count();
+        let before = begun();
+        self.say("sbatch.gate", "");
+        let all = together(driver, requests);
+        let opens = async {
+            testkit::eventually("all before their submission", || {
+                begun() == before + 4 && gates.iter().all(|gate| gate.exists())
+            })
+            .await;
+            // The last one has only to hear that its files are written.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            assert_eq!(begun(), before + 4, "four calls at a time");
+            std::fs::remove_file(self.slurm("sbatch.gate")).expect("opened");
+        };
+        tokio::join!(all, opens).0
+    }
+
+    /// Begins and ends of calls of `sbatch`.
+    pub(crate) fn submissions(&self) -> impl Iterator<Item = String> + use<> {
+        let calls = std::fs::read_to_string(self.slurm("sbatch.calls")).unwrap_or_default();
+        calls.lines().map(str::to_owned).collect::<Vec<_>>().into_iter()
+    }
+
     /// The jobs that were ever taken.
     pub(crate) fn jobs(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.slurm("jobs")).into_iter().flatten().flatten();
@@ -129,7 +161,12 @@ pub(crate) async fn together(driver: &Arc<Driver>, requests: Vec<Ensure>) -> Vec
 
 /// The same, and none may fail.
 pub(crate) async fn all_made(driver: &Arc<Driver>, requests: Vec<Ensure>) -> Vec<RemoteHandle> {
-    together(driver, requests).await.into_iter().map(|made| made.expect("made").handle).collect()
+    all_well(together(driver, requests).await)
+}
+
+/// What was made, of which nothing may have failed.
+pub(crate) fn all_well(made: Vec<Result<Ensured, RemoteError>>) -> Vec<RemoteHandle> {
+    made.into_iter().map(|made| made.expect("made").handle).collect()
 }
 
 pub(crate) fn stop() -> StopTask {

@@ -1,7 +1,7 @@
 //! RecoverTask: a new plugin process takes over what the last one left.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use driver_proto::driver::*;
 
@@ -31,6 +31,9 @@ table! {
         "with each crash a little more is lost", twice_killed;
 }
 
+/// Between two looks for the processes of a task.
+const LOOK: Duration = Duration::from_millis(10);
+
 /// How the task looks to whoever could confuse it with another: since when it runs, and its processes here.
 async fn identity(lab: &Lab, plugin: &Plugin, task: &Task) -> (Option<i64>, Vec<i32>) {
     let seen = lab.inspect(plugin, &task.id).await.ok().and_then(|seen| seen.task?.started_at);
@@ -44,10 +47,12 @@ async fn taken_over(lab: &Arc<Lab>, change: impl Fn(&mut TaskHandle), kills: usi
     let task = lab.task(&plugin, Work::Runs).await?;
     // The command may come to be after the answer, and while a process executes it, nobody can tell whose it is.
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let begun = Instant::now();
-    let limit = if lab.kit()?.script.is_some() { lab.pace().limit(Duration::from_millis(100)) } else { Duration::ZERO };
-    while processes(&task.id).is_empty() && begun.elapsed() < limit {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+    let limit = if lab.kit()?.script.is_some() { lab.pace().limit(Duration::from_millis(200)) } else { Duration::ZERO };
+    // Looks and not the clock: a machine that stalls looks as often.
+    let mut looks = limit.as_millis() / LOOK.as_millis();
+    while processes(&task.id).is_empty() && looks > 0 {
+        tokio::time::sleep(LOOK).await;
+        looks -= 1;
     }
     let before = identity(lab, &plugin, &task).await;
     let mut handle = task.handle.clone();

@@ -16,7 +16,7 @@ use driver_sdk::testing::Plugin;
 use serde_json::json;
 use tonic::{Code, Status};
 
-use crate::support::{Place, destroy, recover, soon, start, stop, wait};
+use crate::support::{Place, destroy, eventually, recover, soon, start, stop, wait};
 
 /// A node with the driver, configured for this provider.
 async fn node(place: &Place, provider: &Path) -> Plugin {
@@ -46,6 +46,15 @@ async fn seen(plugin: &mut Plugin, handle: &Handle, wanted: InstanceState) -> Ob
     .await
 }
 
+/// The shell around a script ends right after it has written how that has ended.
+async fn nothing_runs(place: &Place) {
+    eventually("the end of all processes", || match place.workloads() {
+        none if none.is_empty() => Ok(()),
+        left => Err(left),
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn an_instance_goes_from_node_to_node() {
     let place = Place::new();
@@ -67,7 +76,10 @@ async fn an_instance_goes_from_node_to_node() {
     assert_eq!((again.created, again.handle.as_ref()), (false, Some(&handle)));
     let running = seen(&mut second, &handle, InstanceState::Running).await;
     assert_eq!((running.key.as_str(), running.epoch), ("key", 2));
-    assert_eq!(std::fs::read_to_string(provider.join("key/count")).expect("ran"), "started\n", "one instance");
+    // Its shell is there before its script.
+    let count = || std::fs::read_to_string(provider.join("key/count")).unwrap_or_default();
+    eventually("the script", || !count().is_empty()).await;
+    assert_eq!(count(), "started\n", "one instance");
 
     // A late manager is refused, with the newer epoch.
     let mut late = node(&place, &provider).await;
@@ -86,7 +98,7 @@ async fn an_instance_goes_from_node_to_node() {
     let stopped =
         soon(second.remote.stop(request(2))).await.expect("stopped").into_inner().observed.expect("an observation");
     assert_eq!((stopped.state(), stopped.exit_code), (InstanceState::Exited, 143));
-    assert_eq!(place.workloads(), Vec::<i32>::new());
+    nothing_runs(&place).await;
     for _ in 0..2 {
         second.remote.acknowledge(acknowledge(2)).await.expect("idempotent");
     }
@@ -121,10 +133,10 @@ async fn hosts_without_the_extension_have_a_plain_driver() {
     let mut moved = handle;
     moved.config = Some(fresh.clone());
     recover(&mut second, &moved).await.expect("found again");
-    crate::support::eventually("it runs", || !place.workloads().is_empty()).await;
+    eventually("it runs", || !place.workloads().is_empty()).await;
     stop(&mut second, &fresh, "SIGTERM", Duration::from_secs(10)).await.expect("stopped");
     assert_eq!(wait(&second, &fresh).await.expect("ended").result.expect("result").exit_code, 143);
-    assert_eq!(place.workloads(), Vec::<i32>::new());
+    nothing_runs(&place).await;
     destroy(&mut second, &fresh, true).await.expect("acknowledged");
     assert_eq!(std::fs::read_dir(&provider).expect("lists").count(), 1, "nothing but the lock is left");
 }

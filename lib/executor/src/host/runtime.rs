@@ -638,7 +638,8 @@ fn observe(key: &str, place: &Place) -> Answer<HostObservation> {
         },
     };
     seen.epoch = epoch::load(&state_dir).map_err(unclear("read the epoch in", &state_dir))?;
-    let record = contain::read_record(&state_dir)?;
+    // A record of a launch is not one of a start: nothing has run, and if the executor dies nothing will have.
+    let record = contain::read_record(&state_dir)?.filter(|record| !record.launching);
     if let Some(record) = &record {
         seen.pid = record.workload_pid;
         seen.executor_pid = record.executor_pid;
@@ -651,7 +652,7 @@ fn observe(key: &str, place: &Place) -> Answer<HostObservation> {
             seen.result = Some(result);
         }
         None if record.is_some() => seen.state = HostState::Running.into(),
-        // It holds its directory but has not written its record yet.
+        // It holds its directory but has not started its workload yet.
         None => {}
     }
     Ok(seen)
@@ -715,6 +716,34 @@ mod tests {
         let states: Vec<_> = seen.iter().map(|seen| (seen.key.as_str(), seen.state())).collect();
         assert_eq!(states, [("a", HostState::Unknown), ("b", HostState::Exited)], "{seen:?}");
         assert!(!seen[0].reason.is_empty());
+    }
+
+    #[test]
+    fn an_instance_runs_once_it_is_launched() {
+        let root = tempfile::tempdir().unwrap();
+        let runtime = Runtime::open(root.path()).unwrap();
+        let place = runtime.place("a").unwrap();
+        std::fs::create_dir_all(place.state_dir()).unwrap();
+        let intent = Intent { key: "a".into(), boot: runtime.boot.clone(), ..Intent::default() };
+        std::fs::write(place.intent(), serde_json::to_vec(&intent).unwrap()).unwrap();
+        // Its executor lives: this process stands for it.
+        let own = std::process::id() as i32;
+        let mut record = StateRecord {
+            boot_id: process::boot_id().unwrap(),
+            executor_pid: own,
+            executor_start: process::ProcessStat::of(own).unwrap().start,
+            launching: true,
+            started_at_ns: 7,
+            ..StateRecord::default()
+        };
+        let seen = |record: &StateRecord| {
+            std::fs::write(place.state_dir().join(files::STATE), record.to_json()).unwrap();
+            let seen = runtime.look("a").unwrap();
+            (seen.state(), seen.pid, seen.started_at_ns)
+        };
+        assert_eq!(seen(&record), (HostState::Creating, 0, 0));
+        (record.launching, record.workload_pid) = (false, own);
+        assert_eq!(seen(&record), (HostState::Running, own, 7));
     }
 
     #[test]

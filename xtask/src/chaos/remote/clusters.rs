@@ -1,6 +1,11 @@
 //! A Slurm and a Kubernetes among the providers: what nodes are told of them, and what goes wrong there.
 
-use std::{fs, path::Path};
+use std::{
+    cell::Cell,
+    fs,
+    path::Path,
+    time::{Duration, Instant, SystemTime},
+};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -16,10 +21,17 @@ use crate::{
 /// The claim by which pods reach the directory of the witness.
 pub(super) const CLAIM: &str = "witness";
 
+/// What decides in Slurm.
+pub(super) const CONTROLLER: Part = Part::Slurm("slurmctld");
+/// The daemon of Slurm's only node.
+const SLURMD: &str = "n1";
+/// Between two times that somebody looks after Slurm.
+const TENDED: Duration = Duration::from_secs(10);
+
 /// Daemons that are killed and come back.
 pub(super) const PARTS: [Part; 5] = [
-    Part::Slurm("slurmctld"),
-    Part::Slurm("n1"),
+    CONTROLLER,
+    Part::Slurm(SLURMD),
     Part::Kubernetes("kube-apiserver"),
     Part::Kubernetes("etcd"),
     Part::Kubernetes("n1.kubelet"),
@@ -35,7 +47,7 @@ pub(super) enum Part {
 impl Part {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Slurm("n1") => "slurmd",
+            Self::Slurm(SLURMD) => "slurmd",
             Self::Slurm(name) | Self::Kubernetes(name) => name,
         }
     }
@@ -45,6 +57,8 @@ impl Part {
 pub(super) struct Clusters {
     slurm: slurm::Cluster,
     kubernetes: kubernetes::Cluster,
+    /// When somebody last looked after Slurm, or a part of it was killed; none before the first kill.
+    tended: Cell<Option<Instant>>,
 }
 
 /// What they need of this machine, and the plugins.
@@ -68,7 +82,7 @@ impl Clusters {
             ip(&format!("-n {} route add {server}/32 via {address}", net.namespace(node)))?;
         }
         kubernetes.lend(CLAIM, witness)?;
-        Ok(Self { slurm, kubernetes })
+        Ok(Self { slurm, kubernetes, tended: Cell::default() })
     }
 
     /// Drivers with their programs.
@@ -83,7 +97,10 @@ impl Clusters {
 
     pub(super) fn kill(&self, part: Part) -> Result<()> {
         match part {
-            Part::Slurm(name) => self.slurm.kill(name),
+            Part::Slurm(name) => {
+                self.tended.set(Some(Instant::now()));
+                self.slurm.kill(name)
+            }
             Part::Kubernetes(name) => self.kubernetes.kill(name),
         }
     }
@@ -93,6 +110,24 @@ impl Clusters {
             Part::Slurm(name) => self.slurm.again(name),
             Part::Kubernetes(name) => self.kubernetes.again(name),
         }
+    }
+
+    /// When slurmctld last saved its state; none when it never has.
+    pub(super) fn saved(&self) -> Option<SystemTime> {
+        self.slurm.saved()
+    }
+
+    /// Looks after Slurm once its daemons are back, every few seconds of many calls: what it finds out by itself comes
+    /// after minutes, or never.
+    pub(super) fn tend(&self) -> Result<()> {
+        if self.tended.get().is_none_or(|at| at.elapsed() < TENDED) {
+            return Ok(());
+        }
+        self.tended.set(Some(Instant::now()));
+        // A launch that was lost with a daemon, and a job whose end slurmctld has forgotten, count as running until
+        // slurmd says what it runs.
+        self.slurm.report(SLURMD)?;
+        self.slurm.resume()
     }
 
     /// A person ends an instance by the cluster's own means. `sort` decides how. Returns what was done, nothing where

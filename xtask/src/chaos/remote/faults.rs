@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     super::dice::Dice,
-    clusters::{PARTS, Part},
+    clusters::{CONTROLLER, PARTS, Part},
     net::{HOSTS, NODES},
     truth::Ends,
     world::{Job, World},
@@ -153,6 +153,9 @@ impl Troubles {
                 Heal::StartPart(part) => {
                     if let Some(clusters) = &world.clusters {
                         clusters.again(part)?;
+                    }
+                    if part == CONTROLLER {
+                        world.watch.controller_is_back();
                     }
                     self.parts_down.retain(|other| *other != part);
                 }
@@ -300,10 +303,11 @@ impl Troubles {
         let Some(clusters) = world.clusters.as_ref().filter(|_| !self.parts_down.contains(&part)) else {
             return Ok(false);
         };
-        if part == Part::Slurm("slurmctld") {
-            world.watch.controller_dies();
-        }
         clusters.kill(part)?;
+        // Afterwards: until then it may save more.
+        if part == CONTROLLER {
+            world.watch.controller_died(clusters.saved());
+        }
         self.parts_down.push(part);
         let lasts = self.until(12_000, Heal::StartPart(part));
         self.tell("daemons of clusters killed", &format!("kill -9 of {}, for {lasts:?}", part.name()));

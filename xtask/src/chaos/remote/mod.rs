@@ -33,6 +33,8 @@ const USUAL: Duration = Duration::from_secs(15 * 60);
 const ROUND: Duration = Duration::from_secs(60);
 /// Everything has healed: so soon all is as it was asked for.
 const SETTLED: Duration = Duration::from_secs(120);
+/// The same with clusters: Slurm starts jobs late on a busy machine, and takes half a minute to see what it has lost.
+const CLUSTERS_SETTLED: Duration = Duration::from_secs(240);
 /// And it stays so.
 const QUIET: Duration = Duration::from_secs(3);
 
@@ -131,7 +133,8 @@ fn story(world: &mut World, troubles: &mut Troubles, seed: u64, length: Duration
         world.stop(job["ID"].as_str().unwrap_or_default(), true)?;
     }
     let mut last = Vec::new();
-    until("an end of everything", SETTLED, || {
+    until("an end of everything", bound(world), || {
+        world.tend()?;
         last = world.left()?;
         Ok(last.is_empty().then_some(()))
     })
@@ -162,12 +165,18 @@ fn trouble(world: &mut World, troubles: &mut Troubles, pace: &mut Dice, length: 
     Ok(())
 }
 
+/// How long after everything has healed.
+fn bound(world: &World) -> Duration {
+    if world.clusters.is_some() { CLUSTERS_SETTLED } else { SETTLED }
+}
+
 /// Until what lives is what was asked for, everything is managed, and it stays so.
 fn settle(world: &World, what: &str) -> Result<()> {
     let wanted = world.watch.wanted();
     let mut last = String::new();
     let mut since: Option<(Instant, Vec<u32>)> = None;
-    until(what, SETTLED, || {
+    until(what, bound(world), || {
+        world.tend()?;
         let live = world.watch.live();
         let now: BTreeSet<_> = live.iter().map(|seen| (seen.slot.clone(), seen.version)).collect();
         let pids: Vec<u32> = live.iter().map(|seen| seen.process.pid).collect();
@@ -208,19 +217,21 @@ fn batches(world: &World, troubles: &Troubles) -> Result<()> {
     let slots: Vec<String> =
         troubles.batches.iter().flat_map(|(id, count)| (0..*count).map(move |index| format!("{id}.{index}"))).collect();
     let runs = |all: &BTreeMap<String, usize>, slot: &String| all.get(slot).copied().unwrap_or(0);
-    until("the ends of all batches", SETTLED, || {
+    until("the ends of all batches", bound(world), || {
+        world.tend()?;
         let ended = world.watch.ended();
         Ok(slots.iter().all(|slot| runs(&ended, slot) >= 1).then_some(()))
     })?;
-    until("the server to know of the ends of all batches", SETTLED, || {
+    until("the server to know of the ends of all batches", bound(world), || {
+        world.tend()?;
         let jobs = world.server.list("/v1/jobs?prefix=batch-")?;
         let dead = jobs.iter().filter(|job| job["Status"] == "dead").count();
         Ok((dead == troubles.batches.len()).then_some(()))
     })?;
     let begun = world.watch.begun();
-    let lost = lost_results(world, troubles)?;
-    // What the engine did not see has no result either.
-    let more = |slot: &String| runs(&lost, slot) + runs(&troubles.unseen, slot);
+    let (lost, forgotten) = (lost_results(world, troubles)?, world.watch.forgotten());
+    // What the engine did not see has no result either, and what Slurm has forgotten it ends.
+    let more = |slot: &String| runs(&lost, slot) + runs(&troubles.unseen, slot) + runs(&forgotten, slot);
     let right = |slot: &String| (1..=1 + more(slot)).contains(&runs(&begun, slot));
     let wrong: Vec<_> =
         slots.iter().filter(|slot| !right(slot)).map(|slot| format!("{slot}: {}", runs(&begun, slot))).collect();

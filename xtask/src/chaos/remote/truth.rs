@@ -14,7 +14,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -28,10 +28,11 @@ use crate::{packages, process::Run};
 
 /// How long an instance sleeps; nothing else on the machine sleeps that long.
 const SLEEP: &str = "98711";
-/// So long what Slurm's controller has begun may be missing in its saved state.
-const SAVED_WITHIN: Duration = Duration::from_secs(10);
-/// What it has ordered may begin so long after its end.
-const LATE: Duration = Duration::from_secs(3);
+/// So long before its file was written Slurm's controller may have read what it saves.
+const SAVING: Duration = Duration::from_secs(2);
+/// So long after the controller is back may begin what the former one has ordered: slurmd loads the login environment
+/// of a job before, and that takes seconds on a busy machine.
+const LATE: Duration = Duration::from_secs(10);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(25);
 
@@ -54,10 +55,11 @@ pub(super) fn script(dir: &str, ends: Ends) -> Value {
         Ends::Well => format!("sleep 3 8>&-; echo $slot >>{dir}/ended; exit 0"),
     };
     // Descriptor 9 is where Slurm's driver has a lock of its own.
+    // Only of what Slurm runs the time matters, and not every image has `date`.
     let begin = format!(
         "slot=$NOMAD_JOB_ID.$NOMAD_ALLOC_INDEX; exec 8>>{dir}/lock-$slot; {dir}/tools/loader --library-path \
             {dir}/tools {dir}/tools/flock -n 8 || echo \"$slot version $CHAOS_VERSION\" >>{dir}/overlaps; \
-         echo \"$slot $CHAOS_VERSION\" >>{dir}/begun"
+         [ -z \"$SLURM_JOB_ID\" ] || at=$(date +%s); echo \"$slot $CHAOS_VERSION $at\" >>{dir}/begun"
     );
     json!({"command": "/bin/sh", "args": ["-c", format!("{begin}; {end}")]})
 }
@@ -108,14 +110,35 @@ struct Ledger {
     wanted: BTreeMap<String, Wanted>,
     /// Processes that were ended by the run itself.
     excused: BTreeSet<u32>,
-    /// Between these times Slurm's controller had begun jobs that it may not have saved.
-    unsaved: Vec<(Instant, Instant)>,
+    /// When Slurm's controller has begun jobs that it did not save.
+    unsaved: Vec<Unsaved>,
     live: BTreeMap<u32, (Seen, Instant)>,
     /// Judged already: a look that began before an end may still name it.
     ended: Vec<Process>,
     /// Ended without a cause since they were seen first.
     doubtful: Vec<Doubt>,
     violations: Vec<String>,
+}
+
+/// A time in which jobs of Slurm have begun that its saved state does not have, or has as waiting. The controller that
+/// comes back with that state ends those that run.
+struct Unsaved {
+    from: SystemTime,
+    /// None while no controller is back.
+    to: Option<SystemTime>,
+}
+
+impl Unsaved {
+    /// Of a controller that has died with a state of this time, or without one.
+    fn since(saved: Option<SystemTime>) -> Self {
+        let from = saved.and_then(|saved| saved.checked_sub(SAVING)).unwrap_or(UNIX_EPOCH);
+        Self { from, to: None }
+    }
+
+    /// Whether a job whose task began then may be one of them.
+    fn has(&self, begun: SystemTime) -> bool {
+        self.from <= begun && self.to.is_none_or(|to| begun <= to)
+    }
 }
 
 /// An end without a cause, unless its instance had been asked for before it was seen: what is no longer wanted may
@@ -172,12 +195,22 @@ impl Watch {
         lock(&self.ledger).excused.remove(&pid);
     }
 
-    /// Says that Slurm's controller is about to be killed. It saves what has changed every few seconds, and when it is
-    /// back it ends jobs that it does not know.
-    pub(super) fn controller_dies(&self) {
-        let now = Instant::now();
-        let from = now.checked_sub(SAVED_WITHIN).unwrap_or(now);
-        lock(&self.ledger).unsaved.push((from, now + LATE));
+    /// Says that Slurm's controller was killed, and when it last saved its state. It saves what has changed every few
+    /// seconds, on a busy machine less often.
+    pub(super) fn controller_died(&self, saved: Option<SystemTime>) {
+        lock(&self.ledger).unsaved.push(Unsaved::since(saved));
+    }
+
+    /// Says that another controller has been started.
+    pub(super) fn controller_is_back(&self) {
+        for unsaved in lock(&self.ledger).unsaved.iter_mut().filter(|unsaved| unsaved.to.is_none()) {
+            unsaved.to = Some(SystemTime::now() + LATE);
+        }
+    }
+
+    /// How many instances Slurm may have ended because its controller had forgotten their jobs, by slot.
+    pub(super) fn forgotten(&self) -> BTreeMap<String, usize> {
+        forgotten(&self.read("begun"), &lock(&self.ledger).unsaved)
     }
 
     /// What lives now, as far as it shows as a process.
@@ -207,9 +240,13 @@ impl Watch {
         self.counted("ended")
     }
 
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.dir.join(file)).unwrap_or_default()
+    }
+
     fn counted(&self, file: &str) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
-        for line in fs::read_to_string(self.dir.join(file)).unwrap_or_default().lines() {
+        for line in self.read(file).lines() {
             *counts.entry(line.split(' ').next().unwrap_or_default().to_owned()).or_default() += 1;
         }
         counts
@@ -241,9 +278,8 @@ impl Watch {
     /// Everything that must not have been.
     pub(super) fn violations(&self) -> Vec<String> {
         let mut all = lock(&self.ledger).violations.clone();
-        let overlaps = fs::read_to_string(self.dir.join("overlaps")).unwrap_or_default();
         all.extend(
-            overlaps
+            self.read("overlaps")
                 .lines()
                 .map(|line| format!("DUPLICATE: an instance of {line} began while another one of its slot lived")),
         );
@@ -303,7 +339,8 @@ fn judge(ledger: &mut Ledger, found: BTreeMap<u32, Seen>) {
             continue;
         }
         ledger.ended.push(seen.process);
-        let forgotten = seen.queued && ledger.unsaved.iter().any(|(from, to)| (*from..=*to).contains(&since));
+        let begun = SystemTime::now() - since.elapsed();
+        let forgotten = seen.queued && ledger.unsaved.iter().any(|unsaved| unsaved.has(begun));
         if !ledger.excused.remove(&pid) && !forgotten && !has_cause(&ledger.wanted, &seen, since, now) {
             let (job, index) = &seen.slot;
             let what = format!(
@@ -343,6 +380,21 @@ fn judge(ledger: &mut Ledger, found: BTreeMap<u32, Seen>) {
             ledger.violations.push(violation);
         }
     }
+}
+
+/// How many starts there were of each slot whose jobs Slurm may have forgotten. A start that Slurm has made tells when
+/// it was, in seconds of the day's clock.
+fn forgotten(begun: &str, unsaved: &[Unsaved]) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for line in begun.lines() {
+        let mut words = line.split(' ');
+        let (slot, at) = (words.next().unwrap_or_default(), words.nth(1).and_then(|at| at.parse().ok()));
+        let began = |at| unsaved.iter().any(|unsaved| unsaved.has(UNIX_EPOCH + Duration::from_secs(at)));
+        if at.is_some_and(began) {
+            *counts.entry(slot.to_owned()).or_default() += 1;
+        }
+    }
+    counts
 }
 
 /// Whether something else was wanted of its slot while it lived.
@@ -409,7 +461,7 @@ mod tests {
 
     #[test]
     fn what_a_killed_controller_had_not_saved_may_end() {
-        let ended_with = |unsaved: Vec<(Instant, Instant)>, queued| {
+        let ended_with = |unsaved: Vec<Unsaved>, queued| {
             let mut process = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
             let mut one = seen(1, 0);
             (one.process, one.queued) = (Process::of(process.id()).expect("it"), queued);
@@ -421,24 +473,53 @@ mod tests {
             judge(&mut ledger, BTreeMap::new());
             ledger.doubtful.len()
         };
-        let now = Instant::now();
-        let (around, before) = ((now, now + SAVED_WITHIN), (now - SAVED_WITHIN, now));
-        assert_eq!(ended_with(vec![before, around], true), 0);
-        assert_eq!(ended_with(vec![before], true), 1, "it was saved");
-        assert_eq!(ended_with(vec![around], false), 1, "Slurm does not run it");
+        let now = SystemTime::now();
+        let saved = |seconds| Unsaved::since(Some(now - Duration::from_secs(seconds)));
+        let over = || Unsaved { to: Some(now - Duration::from_secs(1)), ..saved(60) };
+        // On a busy machine the last save may be long ago.
+        assert_eq!(ended_with(vec![over(), saved(30)], true), 0);
+        assert_eq!(ended_with(vec![Unsaved::since(None)], true), 0, "nothing was ever saved");
+        assert_eq!(ended_with(vec![over()], true), 1, "it began after the next controller");
+        let later = || Unsaved { from: now + Duration::from_secs(60), to: None };
+        assert_eq!(ended_with(vec![later()], true), 1, "it was saved");
+        assert_eq!(ended_with(vec![saved(30)], false), 1, "Slurm does not run it");
+    }
+
+    #[test]
+    fn starts_that_a_killed_controller_had_not_saved_may_be_repeated() {
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        let begun = "batch-0.0 0 100\nbatch-0.1 0 108\nbatch-0.1 0 115\nbatch-0.1 0 131\nbatch-1.0 0 \nfar.0 2\n";
+        let of = |unsaved: &[Unsaved]| forgotten(begun, unsaved);
+        assert_eq!(of(&[]), BTreeMap::new());
+        let mut unsaved = [Unsaved::since(Some(at(110)))];
+        assert_eq!(unsaved[0].from, at(108), "what is saved was read before");
+        assert_eq!(of(&unsaved), BTreeMap::from([("batch-0.1".to_owned(), 3)]), "no controller is back");
+        unsaved[0].to = Some(at(130));
+        assert_eq!(of(&unsaved), BTreeMap::from([("batch-0.1".to_owned(), 2)]));
+        assert_eq!(of(&[Unsaved { from: at(200), to: None }]), BTreeMap::new());
+    }
+
+    #[test]
+    fn a_controller_that_is_back_begins_what_it_knows() {
+        let watch = idle();
+        watch.controller_died(Some(SystemTime::now() - Duration::from_secs(5)));
+        let much_later = SystemTime::now() + Duration::from_secs(3600);
+        assert!(lock(&watch.ledger).unsaved[0].has(much_later));
+        watch.controller_is_back();
+        let ledger = lock(&watch.ledger);
+        assert!(ledger.unsaved[0].has(SystemTime::now()) && !ledger.unsaved[0].has(much_later));
+    }
+
+    /// One that looks at nothing.
+    fn idle() -> Watch {
+        Watch { dir: PathBuf::new(), ledger: Arc::default(), looks: Arc::default(), stop: Arc::default(), thread: None }
     }
 
     #[test]
     fn what_was_asked_for_before_it_was_unwanted_may_end() {
         let long_ago = |ms| Instant::now() - Duration::from_millis(ms);
         let judged = |asked: Option<Duration>| {
-            let watch = Watch {
-                dir: PathBuf::new(),
-                ledger: Arc::default(),
-                looks: Arc::default(),
-                stop: Arc::default(),
-                thread: None,
-            };
+            let watch = idle();
             let wanted =
                 vec![(long_ago(9000), Some((1, 4))), (long_ago(3000), Some((1, 0))), (long_ago(2000), Some((1, 4)))];
             lock(&watch.ledger).wanted.insert("j".into(), wanted);

@@ -161,6 +161,11 @@ impl World {
         }
     }
 
+    /// Looks after the clusters while everything is to come to rest; to be called again and again.
+    pub(super) fn tend(&self) -> Result<()> {
+        self.clusters.as_ref().map_or(Ok(()), Clusters::tend)
+    }
+
     /// Asks the server about ends that have no cause by what is seen alone.
     pub(super) fn resolve_doubts(&self) -> Result<()> {
         self.watch.resolve(|alloc| {
@@ -226,7 +231,7 @@ fn start_engine(dir: &Dir, net: &Net) -> Result<Daemon> {
     let address = net.provider("engine");
     certificates(&tls, &address)?;
     let file = |name: &str| tls.join(name).display().to_string();
-    let mut engine = Daemon::new(6)?;
+    let mut engine = Daemon::new(4)?;
     engine.listen_also(&[
         format!("--host=tcp://{address}:{ENGINE}"),
         "--tlsverify".into(),

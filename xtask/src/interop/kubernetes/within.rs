@@ -85,7 +85,8 @@ pub(super) fn agents(cluster: &Cluster, plugin: &Path) -> Result<()> {
     cluster.says(&["job", "stop", "-purge", "-detach", token, "within"])?;
     cluster.until_empty()?;
     until("no record", BOUND, || Ok(record()?.is_null().then_some(())))?;
-    cluster.kubectl(&["delete", "namespace", AGENTS, "--wait=false"]).map(drop)
+    // The account of the other checks is in the same namespace.
+    cluster.agents(&["delete", "statefulset,deployment,pod", "--all", "--wait=false"]).map(drop)
 }
 
 /// A tree with the programs, as small as they get, and the libraries that debug builds need.

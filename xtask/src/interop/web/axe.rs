@@ -26,7 +26,7 @@ const RUN: &str = "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 
 /// The checker, from the registry of npm.
 pub(super) fn source() -> Result<String> {
     packages::need(&[Wanted::new("npm", "npm")])?;
-    let file = local::target_dir().join("interop").join(format!("axe-core-{VERSION}.js"));
+    let file = local::peers()?.join(format!("axe-core-{VERSION}.js"));
     let file = cached(&file, |out| {
         let dir = out.with_extension("unpacked");
         fs::create_dir_all(&dir)?;

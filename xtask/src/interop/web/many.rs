@@ -137,7 +137,8 @@ pub(super) fn jobs(page: &mut Page) -> Result<()> {
     let (begun, came) = (Instant::now(), AtomicU64::new(0));
     written(|writer| {
         let mut n = 0;
-        while begun.elapsed() < SOAK {
+        // The last of the names that are looked for comes on a slow machine, too.
+        while begun.elapsed() < SOAK || n < 100 {
             agent.submit(&template(&format!("soak-{writer}-{:04}", n % 100)))?;
             n += 1;
             came.fetch_add(1, Ordering::Relaxed);
@@ -160,7 +161,7 @@ pub(super) fn allocs(page: &mut Page) -> Result<()> {
     nodes.until_all_are_welcome(BOUND)?;
     let job = Job::command("big", "service", "raw_exec", "/bin/sleep", &["71030"]).count(MANY).undeployed();
     server.submit(&job.task(json!({"Resources": {"CPU": 1, "MemoryMB": 10}})).body())?;
-    until("all of them running", BOUND * 2, || {
+    until("all of them running", BOUND * 6, || {
         thread::sleep(Duration::from_millis(200));
         Ok((nodes.stats()?.stored >= MANY as u64).then_some(()))
     })?;
@@ -183,7 +184,7 @@ pub(super) fn allocs(page: &mut Page) -> Result<()> {
     let job = Job::command("dense", "service", "raw_exec", "/bin/sleep", &["71034"]).count(DENSE).undeployed();
     let job = job.group(json!({"Constraints": only})).task(json!({"Resources": {"CPU": 1, "MemoryMB": 10}}));
     server.submit(&job.body())?;
-    until("those of one node", BOUND, || {
+    until("those of one node", BOUND * 3, || {
         let jobs = server.list("/v1/jobs?prefix=dense")?;
         Ok((jobs[0]["JobSummary"]["Summary"]["g"]["Running"] == DENSE).then_some(()))
     })?;

@@ -63,7 +63,9 @@ fn decided(page: &mut Page, dir: &Path) -> Result<()> {
     page.hides("A runtime has them")?;
     ensure!(pids() == first, "it is the same process: {first:?}, {:?}", pids());
 
-    // A record is deleted while nobody manages the instance and no sweep comes: the slot gets another one.
+    // A record is deleted while nobody manages the instance, and no sweep comes, as one has just been: the slot gets
+    // another one.
+    cluster::drover(&server.address(), &["remote", "sweep"])?;
     node.crash()?;
     page.until("no manager", "document.querySelector('tbody')?.innerText.includes('unmanaged')")?;
     page.click(SLOT)?;

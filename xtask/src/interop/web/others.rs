@@ -4,6 +4,7 @@ use std::{
     io::{BufRead as _, BufReader, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -29,6 +30,8 @@ impl Site {
         let address = listener.local_addr()?;
         let thread = thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
+                // A browser also opens connections that it may never use.
+                drop(stream.set_read_timeout(Some(Duration::from_secs(10))));
                 let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
                 let first = lines.next().unwrap_or_default();
                 if first.starts_with(END) {

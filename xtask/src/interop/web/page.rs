@@ -20,7 +20,7 @@ use super::super::browser::chromium;
 use crate::{local, workspace};
 
 /// How long a page may take for anything.
-const BOUND: Duration = Duration::from_secs(30);
+const BOUND: Duration = Duration::from_secs(90);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(30);
 

@@ -153,6 +153,8 @@ fn lives(page: &mut Page) -> Result<()> {
     page.shows("Start comes again, as version")?;
     page.click("Start")?;
     let alloc = running(&agent, "comes")?;
+    // It restarts what the page knows of.
+    page.shows("All is well: 1 allocation runs.")?;
     page.click("Restart all")?;
     page.shows("all running allocations of comes in place?")?;
     page.click("Restart all")?;
@@ -422,6 +424,11 @@ fn tabs(page: &mut Page) -> Result<()> {
     let at = format!("{}/ui/jobs", agent.address());
     page.open(&at)?;
     page.shows("No job has been registered yet.")?;
+    let leads = "navigator.locks.query().then((all) => all.held[0]?.clientId ?? '')";
+    let leader = |page: &mut Page| {
+        until("a tab that holds the stream", BOUND, || Ok(Some(page.eval(leads)?).filter(|id| *id != "")))
+    };
+    let first = leader(page)?;
     let mut tabs = Vec::new();
     // More than a browser opens connections.
     for _ in 0..7 {
@@ -444,6 +451,7 @@ fn tabs(page: &mut Page) -> Result<()> {
     };
     page.turn(&tabs[0]);
     page.eval(&hidden(true))?;
+    until("another tab that holds it", BOUND, || Ok((leader(page)? != first).then_some(())))?;
     agent.submit(&sleeps("second").body())?;
     for tab in &tabs[1..] {
         page.turn(tab);

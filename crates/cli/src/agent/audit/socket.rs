@@ -122,6 +122,7 @@ mod tests {
         let begun = std::time::Instant::now();
         let full = socket.append(&vec![b'x'; 4 << 20], SystemTime::now()).expect_err("nobody reads");
         assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
-        assert!(begun.elapsed() < PATIENCE * 3, "{:?}", begun.elapsed());
+        // About twice its patience, for a part that had room and for nothing; a machine that stalls adds to it.
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     }
 }

@@ -48,7 +48,7 @@ struct Found {
 pub(crate) async fn run(args: Action) -> Result<ExitCode> {
     let tty = args.session.tty()?;
     let conn = args.api.conn()?;
-    let job = find(&conn, &args.job).await?;
+    let (conn, job) = find(&conn, &args.job).await?;
     let text = |action: &Value, name: &str| action[name].as_str().unwrap_or_default().to_owned();
     let of_job = conn.ask(call::job_actions(&job)).await?;
     let of_job: Vec<Found> = of_job

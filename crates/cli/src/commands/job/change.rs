@@ -10,7 +10,10 @@ use api::{
 use serde_json::{Value, json};
 
 use super::common::{find, followed, warned};
-use crate::commands::{ApiArgs, Shape, deployment};
+use crate::{
+    commands::{ApiArgs, Shape, deployment},
+    conn::namespace_flag,
+};
 
 /// What each of these verbs takes.
 #[derive(Debug, clap::Args)]
@@ -94,7 +97,7 @@ fn version_of(versions: &JobVersions, text: &str) -> Result<u64> {
 /// Returns to an earlier version.
 pub(crate) async fn revert(args: Revert) -> Result<ExitCode> {
     let conn = args.common.api.conn()?;
-    let id = find(&conn, &args.id).await?;
+    let (conn, id) = find(&conn, &args.id).await?;
     let job_version = version_of(&conn.ask(call::job_versions(&id)).await?, &args.version)?;
     let request = JobRevertRequest { job_id: id.clone(), job_version, enforce_prior_version: None };
     let answer = conn.ask(call::job_revert(&id, &request)).await?;
@@ -119,7 +122,7 @@ fn group_and_count(words: &[String], groups: &[&str], id: &str) -> Result<(Strin
 /// Changes the count of a group.
 pub(crate) async fn scale(args: Scale) -> Result<ExitCode> {
     let conn = args.common.api.conn()?;
-    let id = find(&conn, &args.id).await?;
+    let (conn, id) = find(&conn, &args.id).await?;
     let job = conn.ask(call::job(&id)).await?;
     let groups: Vec<&str> = job.task_groups.iter().map(|g| &*g.name).collect();
     let (group, count) = group_and_count(&args.group_and_count, &groups, &id)?;
@@ -141,11 +144,12 @@ pub(crate) async fn start(args: Start) -> Result<ExitCode> {
     let conn = args.common.api.conn()?;
     let mut code = ExitCode::SUCCESS;
     for name in &args.ids {
-        let id = find(&conn, name).await?;
+        let (conn, id) = find(&conn, name).await?;
         // It goes back as it came, with what only the agent knows of it.
         let mut job: Value = conn.ask(call::job(&id).reading()).await?;
         if job["Stop"] != true {
-            bail!("job {id:?} is not stopped; `drover job eval {id}` evaluates it again");
+            let flag = namespace_flag(conn.namespace());
+            bail!("job {id:?} is not stopped; `drover job eval{flag} {id}` evaluates it again");
         }
         job["Stop"] = false.into();
         // The source goes with it, when there is one.
@@ -165,9 +169,10 @@ pub(crate) async fn start(args: Start) -> Result<ExitCode> {
 /// Promotes the canaries of a job's latest deployment.
 pub(crate) async fn promote(args: Promote) -> Result<ExitCode> {
     let conn = args.common.api.conn()?;
-    let id = find(&conn, &args.id).await?;
+    let (conn, id) = find(&conn, &args.id).await?;
     let Some(latest) = conn.ask(call::job_deployment(&id)).await?.filter(|d| !d.id.is_nil()) else {
-        bail!("job {id:?} has no deployment to promote; `drover job deployments {id}` lists them")
+        let flag = namespace_flag(conn.namespace());
+        bail!("job {id:?} has no deployment to promote; `drover job deployments{flag} {id}` lists them")
     };
     deployment::promoted(&conn, latest.id, args.group, args.common.detach, &args.common.shape()).await
 }

@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
-use api::call;
+use anyhow::Result;
 use model::EvalId;
 
 use super::standing;
+pub(super) use crate::commands::which_job::find;
 use crate::{
     commands::{
         Shape,
@@ -15,26 +15,6 @@ use crate::{
     conn::Conn,
     output,
 };
-
-/// The id of the job that is meant: an exact id, or the only one with that beginning.
-pub(super) async fn find(conn: &Conn, prefix: &str) -> Result<String> {
-    let found = conn.ask(call::jobs().with("prefix", prefix)).await?;
-    if found.iter().any(|j| j.id.as_str() == prefix) {
-        return Ok(prefix.to_owned());
-    }
-    match found.as_slice() {
-        // Scripts and the stock tests look for this line, as it stands.
-        [] => bail!("No job(s) with prefix or ID {prefix:?} found"),
-        [one] => Ok(one.id.to_string()),
-        many => {
-            bail!(
-                "{} job names start with {prefix:?}: {}",
-                many.len(),
-                many.iter().map(|j| j.id.as_str()).collect::<Vec<_>>().join(", ")
-            )
-        }
-    }
-}
 
 /// Follows the evaluation of an answer, unless there is none or nobody wants to. An evaluation that has done nothing
 /// says why.

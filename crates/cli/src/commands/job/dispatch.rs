@@ -19,6 +19,7 @@ use crate::{
         ApiArgs, Shape,
         monitor::{Follower, Voice},
         pages::{Also, job_page},
+        which_job::find_parameterized,
     },
     output,
 };
@@ -67,9 +68,9 @@ pub(crate) async fn run(args: Dispatch) -> Result<ExitCode> {
         priority: args.priority,
         ..JobDispatchRequest::default()
     };
-    let made = conn
-        .ask(call::job_dispatch(&args.job, &request).with_some("idempotency_token", args.idempotency_token))
-        .await?;
+    let (conn, job) = find_parameterized(&conn, &args.job).await?;
+    let made =
+        conn.ask(call::job_dispatch(&job, &request).with_some("idempotency_token", args.idempotency_token)).await?;
     let evaluated = !made.eval_id.is_nil();
     // Standard output is the tasks' when their output is written here.
     let voice = if args.wait { Voice::Err } else { Voice::Out };

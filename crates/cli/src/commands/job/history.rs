@@ -42,7 +42,7 @@ pub(crate) struct History {
 /// Shows the versions.
 pub(crate) async fn run(args: History) -> Result<ExitCode> {
     let conn = args.api.conn()?;
-    let id = find(&conn, &args.id).await?;
+    let (conn, id) = find(&conn, &args.id).await?;
     // The versions are printed as the agent has sent them.
     let versions = call::job_versions(&id)
         .with("diffs", args.p)

@@ -36,7 +36,7 @@ pub(crate) struct Inspect {
 /// Prints a job as the servers have it, or as it was written.
 pub(crate) async fn run(args: Inspect) -> Result<ExitCode> {
     let conn = args.api.conn()?;
-    let id = find(&conn, &args.id).await?;
+    let (conn, id) = find(&conn, &args.id).await?;
     if args.hcl {
         let kept = conn.ask(call::job_submission(&id).with_some("version", args.version)).await.with_context(|| {
             format!("the source of job {id:?} is not kept: it was submitted without one, or that version is gone")

@@ -59,7 +59,7 @@ pub(crate) struct ScalingEvents {
 /// Lists a job's allocations.
 pub(crate) async fn allocs(args: Allocs) -> Result<ExitCode> {
     let conn = args.api.conn()?;
-    let id = find(&conn, &args.id).await?;
+    let (conn, id) = find(&conn, &args.id).await?;
     let all = call::job_allocations(&id).with("all", args.all);
     if args.shape.format.wanted() {
         let mut all = conn.ask(all.reading::<Value>()).await?;
@@ -79,12 +79,16 @@ pub(crate) async fn allocs(args: Allocs) -> Result<ExitCode> {
 /// Lists a job's deployments, or shows the latest.
 pub(crate) async fn deployments(args: Deployments) -> Result<ExitCode> {
     let conn = args.api.conn()?;
-    let id = find(&conn, &args.id).await?;
+    let (conn, id) = find(&conn, &args.id).await?;
     let all = call::job_deployments(&id).with("all", args.all);
     if args.shape.format.wanted() {
-        return conn
-            .show(&args.shape.format, if args.latest { call::job_deployment(&id).reading() } else { all })
-            .await;
+        let mut found = match args.latest {
+            true => conn.ask(call::job_deployment(&id).reading::<Value>()).await?,
+            false => conn.ask(all.reading::<Value>()).await?,
+        };
+        newest_first(&mut found);
+        args.shape.format.print(&found)?;
+        return Ok(ExitCode::SUCCESS);
     }
     if !args.latest {
         deployment::table(conn.ask(all).await?, &args.shape);
@@ -100,7 +104,7 @@ pub(crate) async fn deployments(args: Deployments) -> Result<ExitCode> {
 /// Lists how a job's counts were changed, the newest change first.
 pub(crate) async fn scaling_events(args: ScalingEvents) -> Result<ExitCode> {
     let conn = args.api.conn()?;
-    let id = find(&conn, &args.id).await?;
+    let (conn, id) = find(&conn, &args.id).await?;
     let status = conn.ask(call::job_scale_status(&id)).await?;
     let mut all: Vec<_> =
         status.task_groups.iter().flat_map(|(group, s)| s.events.iter().map(move |e| (group, e))).collect();

@@ -131,7 +131,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         Command::Dispatch(args) => dispatch::run(args).await,
         Command::Eval { api, verbose, force_reschedule, detach, id } => {
             let conn = api.conn()?;
-            let id = find(&conn, &id).await?;
+            let (conn, id) = find(&conn, &id).await?;
             let request = JobEvaluateRequest { job_id: id.clone(), eval_options: EvalOptions { force_reschedule } };
             let answer = conn.ask(call::job_evaluate(&id, &request)).await?;
             followed(&conn, &id, answer.eval_id, detach, &Shape { verbose, ..Shape::default() }).await
@@ -159,7 +159,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
                     list(&conn, &shape).await
                 }
                 Some(id) => {
-                    let id = find(&conn, &id).await?;
+                    let (conn, id) = find(&conn, &id).await?;
                     also.open(&conn, &job_page(&id, conn.namespace())).await;
                     show(&conn, &shape, &id, Parts { short, all_allocs, evals }).await
                 }
@@ -170,6 +170,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         Command::Validate { api, file } => {
             let conn = api.conn()?;
             let file = JobFile::read(&file)?;
+            let conn = file.home(&conn);
             file.fits_drivers(&conn).await?;
             let answer = conn.ask(call::job_validate(&JobValidateRequest { job: Some(file.typed()) })).await?;
             warned(&answer.warnings);

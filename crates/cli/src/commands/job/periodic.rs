@@ -35,7 +35,7 @@ pub(crate) enum Periodic {
 pub(crate) async fn run(command: Periodic) -> Result<ExitCode> {
     let Periodic::Force { api, verbose, detach, id } = command;
     let conn = api.conn()?;
-    let id = find(&conn, &id).await?;
+    let (conn, id) = find(&conn, &id).await?;
     let made = conn.ask(call::job_periodic_force(&id)).await?;
     // The evaluation is the child's.
     let child = conn.ask(call::eval(made.eval_id)).await?.job_id.to_string();

@@ -22,7 +22,7 @@ use crate::{
         job_file::{JobFile, JobFileArgs},
         placement,
     },
-    conn::Conn,
+    conn::{Conn, namespace_flag},
     failure,
     output::{self, Table},
 };
@@ -82,6 +82,7 @@ fn changes(plan: &JobPlanResponse) -> bool {
 async fn plan(args: Plan) -> Result<bool> {
     let conn = args.api.conn()?;
     let file = JobFile::read(&args.file)?;
+    let conn = file.home(&conn);
     file.fits_drivers(&conn).await?;
     let request =
         JobPlanRequest { job: Some(file.typed()), diff: args.diff && !args.no_diff, ..JobPlanRequest::default() };
@@ -129,7 +130,8 @@ async fn told(conn: &Conn, args: &Plan, plan: &JobPlanResponse, job: Option<&Job
     let index = plan.job_modify_index;
     output::line(&format!("\nJob Modify Index: {index}"));
     output::line(&format!(
-        "To submit the job if it is still as shown:\n\ndrover job run -check-index {index} {}",
+        "To submit the job if it is still as shown:\n\ndrover job run{} -check-index {index} {}",
+        namespace_flag(conn.namespace()),
         args.file.path()
     ));
 }

@@ -160,7 +160,7 @@ pub(crate) async fn run(args: Restart) -> Result<ExitCode> {
         bail!("-no-shutdown-delay works only with -reschedule: a restart in place does not wait for the delay");
     }
     let conn = args.api.conn()?;
-    let id = find(&conn, &args.id).await?;
+    let (conn, id) = find(&conn, &args.id).await?;
     let job = conn.ask(call::job(&id)).await?;
     checked(&job, &args.group, &args.task)?;
     if args.reschedule && job.kind == job_type::SYSBATCH {
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(chosen(all(), &[], &["other".into()]).len(), 0);
         let job = Job {
             id: "j".into(),
-            task_groups: vec![TaskGroup { name: "a".into(), ..TaskGroup::default() }],
+            task_groups: vec![TaskGroup { name: "a".into(), ..TaskGroup::default() }].into(),
             ..Job::default()
         };
         assert!(checked(&job, &["a".into()], &[]).is_ok());

@@ -15,7 +15,7 @@ use crate::{
         monitor::{Follower, Voice},
         pages::{Also, job_page},
     },
-    conn::Conn,
+    conn::{Conn, namespace_flag},
     output,
 };
 
@@ -65,6 +65,7 @@ pub(crate) async fn run(args: Run) -> Result<ExitCode> {
         output::json(&json!({"Job": file.job}))?;
         return Ok(ExitCode::SUCCESS);
     }
+    let conn = file.home(&conn);
     file.fits_drivers(&conn).await?;
     let request = JobRegisterRequest {
         job: Some(file.typed()),
@@ -80,17 +81,16 @@ pub(crate) async fn run(args: Run) -> Result<ExitCode> {
     warned(&answer.warnings);
     let shape = Shape { verbose: args.verbose, ..Shape::default() };
     let (job, eval) = (file.typed(), answer.eval_id);
-    let namespace = Some(job.namespace.as_str()).filter(|named| !named.is_empty()).unwrap_or(conn.namespace());
-    args.also.open(&conn, &job_page(job.id.as_str(), namespace)).await;
+    args.also.open(&conn, &job_page(job.id.as_str(), conn.namespace())).await;
     if eval.is_nil() {
-        output::line(&registered(&job));
+        output::line(&registered(&job, &namespace_flag(conn.namespace())));
         return Ok(ExitCode::SUCCESS);
     }
     if args.detach {
         output::line(&format!("Job registration successful\nEvaluation ID: {eval}"));
         return Ok(ExitCode::SUCCESS);
     }
-    let hint = format!("drover job run -wait {}", args.file.path());
+    let hint = format!("drover job run{} -wait {}", namespace_flag(conn.namespace()), args.file.path());
     follow(&conn, &Submitted { id: job.id.as_str(), kind: &job.kind }, eval, args.wait, Some(&hint), &shape).await
 }
 
@@ -126,26 +126,27 @@ pub(super) async fn follow(
     }
     if ends {
         let allocs = conn.ask(call::job_allocations(job.id)).await?;
-        if let Some(text) = still_runs(&allocs, job.id, again) {
+        if let Some(text) = still_runs(&allocs, job.id, again, &namespace_flag(conn.namespace())) {
             output::line(&text);
         }
     }
     Ok(ExitCode::from(outcome.code))
 }
 
-/// What still runs of work that ends, and how to wait for it.
-fn still_runs(allocs: &[Allocation], id: &str, again: Option<&str>) -> Option<String> {
+/// What still runs of work that ends, and how to wait for it; `flag` names the namespace in commands.
+fn still_runs(allocs: &[Allocation], id: &str, again: Option<&str>, flag: &str) -> Option<String> {
     let n = allocs.iter().filter(|a| !a.client_terminal()).count();
     let runs = if n == 1 { "1 allocation still runs".to_owned() } else { format!("{n} allocations still run") };
     let wait = again.map(|c| format!("\n    wait for the end and its exit code: {c}")).unwrap_or_default();
-    (n > 0).then(|| format!("==> {runs}{wait}\n    read along: drover alloc logs -f -job {id}"))
+    (n > 0).then(|| format!("==> {runs}{wait}\n    read along: drover alloc logs{flag} -f -job {id}"))
 }
 
-/// What is said of a job that nothing was evaluated for: it is a template of others.
-fn registered(job: &Job) -> String {
+/// What is said of a job that nothing was evaluated for: it is a template of others. `flag` names the namespace in
+/// commands.
+fn registered(job: &Job, flag: &str) -> String {
     let id = job.id.as_str();
     if job.parameterized_job.is_some() {
-        return format!("Job {id:?} is registered; start it with: drover job dispatch {id}");
+        return format!("Job {id:?} is registered; start it with: drover job dispatch{flag} {id}");
     }
     if job.periodic.is_some() {
         let next = super::periodic::next_launch(job, crate::when::now_ns());
@@ -163,10 +164,10 @@ mod tests {
 
     #[test]
     fn templates_say_how_they_are_started() {
-        let told = |job| registered(&api::go_json::from_value(job).expect("a job"));
+        let told = |job| registered(&api::go_json::from_value(job).expect("a job"), " -namespace prod");
         assert_eq!(
             told(json!({"ID": "x", "ParameterizedJob": {}})),
-            "Job \"x\" is registered; start it with: drover job dispatch x"
+            "Job \"x\" is registered; start it with: drover job dispatch -namespace prod x"
         );
         assert_eq!(
             told(json!({"ID": "x", "Periodic": {"Enabled": false}})),
@@ -183,12 +184,15 @@ mod tests {
             &[alloc(ClientStatus::Running), alloc(ClientStatus::Complete)],
             "b",
             Some("drover job run -wait b.hcl"),
+            " -namespace prod",
         )
         .expect("one");
         assert!(
-            text.starts_with("==> 1 allocation still runs\n") && text.contains("drover job run -wait b.hcl"),
+            text.starts_with("==> 1 allocation still runs\n")
+                && text.contains("drover job run -wait b.hcl")
+                && text.ends_with("drover alloc logs -namespace prod -f -job b"),
             "{text}"
         );
-        assert_eq!(still_runs(&[alloc(ClientStatus::Failed)], "b", None), None);
+        assert_eq!(still_runs(&[alloc(ClientStatus::Failed)], "b", None, ""), None);
     }
 }

@@ -5,7 +5,10 @@ use anyhow::Result;
 use api::call;
 use model::{Allocation, ClientStatus, Deployment, DeploymentStatus, DesiredStatus, Job, job::job_type};
 
-use crate::{commands::monitor::Voice, conn::Conn};
+use crate::{
+    commands::monitor::Voice,
+    conn::{Conn, namespace_flag},
+};
 
 /// Why nothing will be placed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +50,8 @@ fn idle(job: &Job, latest: Option<&Deployment>, allocs: &[Allocation], earlier: 
     if let Some(d) =
         latest.filter(|d| d.job_version == version && d.status == DeploymentStatus::Failed && live < wanted)
     {
-        let way = earlier.map(|v| format!(", or `drover job revert {} {v}`", job.id)).unwrap_or_default();
+        let flag = namespace_flag(job.namespace.as_str());
+        let way = earlier.map(|v| format!(", or `drover job revert{flag} {} {v}`", job.id)).unwrap_or_default();
         let why = if d.status_description.is_empty() { String::new() } else { format!(" ({})", d.status_description) };
         let text = format!(
             "version {version} failed its deployment{why}; nothing will be placed until the job changes: edit it{way}"
@@ -90,7 +94,7 @@ mod tests {
             kind: kind.into(),
             status: status.into(),
             version: 2,
-            task_groups: vec![group],
+            task_groups: vec![group].into(),
             ..Job::default()
         }
     }

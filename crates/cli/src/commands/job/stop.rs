@@ -45,7 +45,7 @@ pub(crate) async fn run(args: Stop) -> Result<ExitCode> {
     let shape = Shape { verbose: args.verbose, ..Shape::default() };
     let mut code = ExitCode::SUCCESS;
     for id in &args.ids {
-        let job = find(&conn, id).await?;
+        let (conn, job) = find(&conn, id).await?;
         if job != *id && !args.yes {
             bail!("{id:?} is only a prefix of {job:?}; give the full name, or use -yes");
         }

@@ -44,7 +44,7 @@ pub(crate) async fn run(command: Tag) -> Result<ExitCode> {
     match command {
         Tag::Apply { api, name, description, version, id } => {
             let conn = api.conn()?;
-            let id = find(&conn, &id).await?;
+            let (conn, id) = find(&conn, &id).await?;
             let request =
                 JobTagRequest { version: version.unwrap_or_default(), latest: version.is_none(), description };
             conn.ask(call::job_tag(&id, &name, &request)).await?;
@@ -56,7 +56,7 @@ pub(crate) async fn run(command: Tag) -> Result<ExitCode> {
         }
         Tag::Unset { api, name, id } => {
             let conn = api.conn()?;
-            let id = find(&conn, &id).await?;
+            let (conn, id) = find(&conn, &id).await?;
             conn.tell(call::job_untag(&id, &name)).await?;
             output::line(&format!("Tag {name:?} removed from job {id:?}"));
         }

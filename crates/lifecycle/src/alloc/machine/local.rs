@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use model::{GoDuration, GoTime, MAX_RUN_EXCEEDED, Restart, RestartCharge, TaskRunState, job::job_type};
+use model::{GoDuration, GoTime, MAX_RUN_EXCEEDED, Restart, RestartCharge, TaskRunState, TimestampNs, job::job_type};
 
 use super::{After, Effect, Exit, Kill, Launched, Machine, Now, Phase, Run, StartFailure, Timer, dead, rolling};
 use crate::{
@@ -159,8 +159,8 @@ impl Machine {
         }
         let state = &mut slot.record.state;
         match slot.kill.take() {
-            Some(Kill { after: After::Die, error, .. }) => {
-                events::push(state, events::killed(now.time, &error));
+            Some(Kill { after: After::Die { cut_off }, error, .. }) => {
+                events::push(state, events::killed(now.time, &error, cut_off));
                 dead(state, now);
             }
             Some(Kill { after: After::Restart, .. }) => {
@@ -253,7 +253,7 @@ impl Machine {
             // The order of tasks stops the tasks next.
             Timer::GroupDelay | Timer::Deadline => {}
             // A timer from before the last contact does not count.
-            Timer::CutOff { since } => self.stop_local |= since == self.cut_off_since,
+            Timer::CutOff { since } => self.stop_cut_off |= since == self.cut_off_since,
         }
     }
 
@@ -261,6 +261,9 @@ impl Machine {
     pub(super) fn stop(&mut self, task: &Arc<str>, reason: &StopReason, now: Now, out: &mut Vec<Effect>) -> bool {
         let timeout = self.kill_timeout(task);
         let said = self.kill_reason();
+        // What its time or the end of another task has ended, the node has not.
+        let cut_off = *reason == StopReason::AllocStopped && self.stop_cut_off && !self.record.expired;
+        let killing = || events::killing(now.time, timeout, said, cut_off);
         let Some(slot) = self.slots.get_mut(task) else {
             return false;
         };
@@ -290,9 +293,9 @@ impl Machine {
                 if slot.record.state.state == TaskRunState::Dead {
                     return false;
                 }
-                if let Some(why) = why {
-                    events::push(&mut slot.record.state, why);
-                }
+                // Without an event an end from outside would look like one of its own.
+                let why = why.unwrap_or_else(killing);
+                events::push(&mut slot.record.state, why);
                 slot.record.restart_at = 0;
                 dead(&mut slot.record.state, now);
                 if slot.phase == Phase::Backoff {
@@ -307,16 +310,16 @@ impl Machine {
                 // A restart that waits for its driver has stopped nothing yet.
                 let begun = slot.kill.is_some() && slot.phase != Phase::Recovering;
                 match &mut slot.kill {
-                    Some(kill) if kill.after == After::Die => return false,
+                    Some(Kill { after: After::Die { .. }, .. }) => return false,
                     // Its restart is cancelled.
-                    Some(kill) => kill.after = After::Die,
-                    None => slot.kill = Some(Kill { after: After::Die, sent: false, error: String::new() }),
+                    Some(kill) => kill.after = After::Die { cut_off },
+                    None => slot.kill = Some(Kill { after: After::Die { cut_off }, sent: false, error: String::new() }),
                 }
                 if let Some(why) = why {
                     events::push(&mut slot.record.state, why);
                 }
                 if begun {
-                    events::push(&mut slot.record.state, events::killing(now.time, timeout, said));
+                    events::push(&mut slot.record.state, killing());
                     return false;
                 }
                 match (slot.phase, &slot.record.run) {
@@ -347,8 +350,8 @@ impl Machine {
         let Some(run) = slot.record.run.as_ref().map(|r| r.id.clone()) else {
             return;
         };
-        if kill.after == After::Die {
-            events::push(&mut slot.record.state, events::killing(now.time, timeout, reason));
+        if let After::Die { cut_off } = kill.after {
+            events::push(&mut slot.record.state, events::killing(now.time, timeout, reason, cut_off));
         }
         if delay.nanos() > 0 {
             events::push(&mut slot.record.state, events::shutdown_delay(now.time, delay, skip));
@@ -460,7 +463,7 @@ impl Machine {
             return;
         };
         events::push(&mut slot.record.state, events::killing_failed(now.time, timeout, why));
-        slot.kill = Some(Kill { after: After::Die, sent: false, error: String::new() });
+        slot.kill = Some(Kill { after: After::Die { cut_off: false }, sent: false, error: String::new() });
         self.send_stop(task, out);
     }
 
@@ -480,6 +483,11 @@ impl Machine {
             policy.inherit(outer);
         }
         policy
+    }
+
+    /// Whether the task's restart policy lets no start follow the present one, should that fail now.
+    pub fn is_last_start(&self, task: &str, now: TimestampNs) -> bool {
+        self.slots.get(task).is_some_and(|slot| slot.record.tracker().is_spent(&self.policy(task), now))
     }
 
     /// Whether a successful end completes the task.

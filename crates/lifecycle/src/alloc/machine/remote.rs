@@ -55,7 +55,7 @@ impl Machine {
                     }
                     if view.stopping && !before.stopping {
                         let why = if view.expired { MAX_RUN_EXCEEDED } else { "Stopped by order of the servers" };
-                        events::push(state, events::killing(now.time, GoDuration::ZERO, why));
+                        events::push(state, events::killing(now.time, GoDuration::ZERO, why, false));
                     }
                 }
                 Observed::Unknown { ref why, .. } => {
@@ -95,7 +95,7 @@ impl Machine {
                         RemoteVerdict::Failed { reason } => {
                             events::push(state, events::not_restarting(now.time, reason))
                         }
-                        RemoteVerdict::Stopped => events::push(state, events::killed(now.time, "")),
+                        RemoteVerdict::Stopped => events::push(state, events::killed(now.time, "", false)),
                         _ => {}
                     }
                     dead(state, now);

@@ -64,7 +64,7 @@ impl Slot {
     /// Whether it is about to run again on this node, at the same address.
     fn restarting(&self) -> bool {
         let next_run = match &self.kill {
-            Some(kill) => kill.after != After::Die,
+            Some(kill) => !matches!(kill.after, After::Die { .. }),
             None => self.record.state.state == TaskRunState::Pending && self.record.state.restarts > 0,
         };
         next_run && !self.remote && !self.record.own_address

@@ -244,7 +244,8 @@ impl GroupPlacer<'_, '_> {
         let (ask, _) = self.feasible(slot);
         // Cores, sessions and the number of allocations.
         let fits = self.lacking(slot, ask).is_none();
-        let (fit, anti, affinity, devices) = self.parts(slot, &mut ([0; 4], f64::NAN));
+        let here = self.job_use.on(&self.group.name, slot).group;
+        let (fit, anti, affinity, devices) = self.parts(slot, here, &mut ([0; 4], f64::NAN));
         let others = [anti, affinity, devices].into_iter().filter(|part| *part != 0.0);
         let (sum, parts) = others.chain([score]).fold((fit, 1), |(sum, parts), part| (sum + part, parts + 1));
         let made = Made { leaving, sum, parts, part: score };
@@ -299,7 +300,7 @@ impl GroupPlacer<'_, '_> {
         let c = &self.ranking.candidates[i];
         let boost = self.buckets.boost(c.bucket);
         let mut scores = self.score(i, mean(made.sum, made.parts, boost), &[]);
-        scores.scores.insert("preemption".to_owned(), made.part);
+        scores.scores.insert("preemption".into(), made.part);
         m.score_meta_data = vec![NodeScore { ..scores }];
         let m = Arc::new(m);
         let share = if self.rooms.placed == 0 { SHARED_FIRST } else { SHARED_LATER };
@@ -311,11 +312,11 @@ impl GroupPlacer<'_, '_> {
 
 /// What is free on a node, as the plan under way would leave it; below 0 where more is taken than there is.
 fn free(overlay: &Overlay<'_>, slot: u32) -> Usage {
-    let (facts, i) = (overlay.fleet.facts(slot), slot as usize);
+    let (facts, taken) = (overlay.fleet.facts(slot), overlay.taken(slot));
     Usage {
-        cpu: facts.cpu - overlay.cpu[i],
-        memory_mb: facts.memory_mb - overlay.memory_mb[i],
-        disk_mb: facts.disk_mb - overlay.disk_mb[i],
+        cpu: facts.cpu - taken.cpu,
+        memory_mb: facts.memory_mb - taken.memory_mb,
+        disk_mb: facts.disk_mb - taken.disk_mb,
     }
 }
 
