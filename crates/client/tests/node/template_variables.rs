@@ -137,6 +137,12 @@ async fn variables_are_waited_for_and_followed() {
     let update = rig.server.alloc(a.id, "the event of the variable that is gone", missing).await;
     assert_eq!(kinds(&update.task_states["restarted"]).iter().filter(|k| **k == "Started").count(), 2, "{update:#?}");
     assert_eq!((runs(), text(&rig, a.id, "restarted/local/out")), ("1,2,".to_owned(), "2,".to_owned()));
+    // No start has told of a variable whose value was still on its way.
+    store.set("nomad/jobs/own", Some("3"));
+    eventually("the run after it came back", || runs() == "1,2,3,").await;
+    let restart = ["Restart Signaled", "Terminated", "Restarting", "Started"];
+    let last = [&["Started"][..], &restart, &["Template"], &restart].concat();
+    rig.server.alloc(a.id, "the last events", |u| kinds(&u.task_states["restarted"]) == last).await;
     end(&rig, node).await;
 }
 

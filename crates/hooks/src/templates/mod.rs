@@ -179,17 +179,22 @@ pub async fn bundle(
     loop {
         version.mark_unchanged();
         let work = plan.clone();
-        let bundled = blocking::spawn(move || bundle_now(&work)).await;
-        match bundled.unwrap_or_else(|e| Err(Unbundled::Later(format!("rendering broke off: {e}")))) {
-            Err(Unbundled::Later(_)) if plan.reads.unknown() && begin.elapsed() < TELL_AFTER => {
+        let bundled = blocking::spawn(move || {
+            let mut unknown = false;
+            (bundle_now(&work, &mut unknown), unknown)
+        });
+        let broke = |e| (Err(Unbundled::Later(format!("rendering broke off: {e}"))), false);
+        match bundled.await.unwrap_or_else(broke) {
+            (Err(Unbundled::Later(_)), true) if begin.elapsed() < TELL_AFTER => {
                 let _ = tokio::time::timeout(TELL_AFTER, version.changed()).await;
             }
-            bundled => return bundled,
+            (bundled, _) => return bundled,
         }
     }
 }
 
-fn bundle_now(plan: &Plan) -> Result<Bundled, Unbundled> {
+/// Renders them once; `unknown`: what one has read was still on its way. Blocking.
+fn bundle_now(plan: &Plan, unknown: &mut bool) -> Result<Bundled, Unbundled> {
     let now = now_ns();
     let mut files = Vec::new();
     let mut variables = BTreeMap::new();
@@ -208,9 +213,8 @@ fn bundle_now(plan: &Plan) -> Result<Bundled, Unbundled> {
         }
         let follows = planned.change != plan::Change::Noop && !planned.once;
         let attempt = plan::render(plan, planned, None, now);
-        let (Attempt::Ready(plan::Rendered { inputs, .. }) | Attempt::Waiting(_, inputs) | Attempt::Failed(_, inputs)) =
-            &attempt;
-        if follows && !inputs.asked.is_empty() {
+        *unknown |= attempt.inputs().unknown();
+        if follows && !attempt.inputs().asked.is_empty() {
             let why = "it reads services or variables, and nothing follows their changes where the task runs";
             return Err(refused(&format!(
                 "{why}; write change_mode = \"noop\" (or once = true), or let the workload ask the servers"

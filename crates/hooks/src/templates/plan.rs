@@ -239,6 +239,11 @@ impl Inputs {
     pub(super) fn is_empty(&self) -> bool {
         self.files.is_empty() && self.asked.is_empty() && self.tokens.is_empty()
     }
+
+    /// Something was read whose first answer was still on its way, even if it has come since.
+    pub(super) fn unknown(&self) -> bool {
+        self.asked.values().any(Option::is_none)
+    }
 }
 
 /// Outcome of a rendering.
@@ -248,6 +253,16 @@ pub(super) enum Attempt {
     Waiting(BTreeSet<String>, Inputs),
     /// It fails until one of its inputs changes.
     Failed(String, Inputs),
+}
+
+impl Attempt {
+    pub(super) fn inputs(&self) -> &Inputs {
+        match self {
+            Attempt::Ready(Rendered { inputs, .. }) | Attempt::Waiting(_, inputs) | Attempt::Failed(_, inputs) => {
+                inputs
+            }
+        }
+    }
 }
 
 /// Template data from the task's environment and directories.
@@ -267,9 +282,8 @@ impl TaskSource<'_> {
 
 impl TaskSource<'_> {
     fn known(&mut self, key: ClusterKey) -> Option<Arc<ClusterData>> {
-        let data = self.plan.reads.known(&key).data;
-        self.inputs.asked.insert(key, data.clone());
-        data
+        // One rendering sees one state of a key.
+        self.inputs.asked.entry(key).or_insert_with_key(|key| self.plan.reads.known(key).data).clone()
     }
 }
 

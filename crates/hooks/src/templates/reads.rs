@@ -93,11 +93,6 @@ impl TaskReads {
         following.entry(key.clone()).or_insert_with(|| self.watches.follow(key.clone())).known()
     }
 
-    /// Whether something that a template has read is still unknown.
-    pub(super) fn unknown(&self) -> bool {
-        self.following().values().any(|f| f.known().data.is_none())
-    }
-
     /// Whether a template has read anything.
     pub(super) fn any(&self) -> bool {
         !self.following().is_empty()

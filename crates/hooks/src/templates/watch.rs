@@ -120,8 +120,9 @@ impl Templates {
                 Ok(work.templates.iter().map(render).collect::<Vec<_>>())
             })
             .await?;
-            // No message while answers are still on their way.
-            if !plan.reads.unknown() || begin.elapsed() >= TELL_AFTER {
+            // No message while answers are still on their way; one that came since the rendering changes it.
+            let unknown = first.iter().any(|(_, attempt, _)| attempt.inputs().unknown());
+            if !unknown || begin.elapsed() >= TELL_AFTER {
                 break first;
             }
             let _ = tokio::time::timeout(TELL_AFTER, version.changed()).await;
@@ -363,12 +364,8 @@ async fn settled(plan: &Arc<Plan>, known: &mut BTreeMap<String, Known>) -> Resul
             // Their present inputs count as known: the next change is a later one.
             let (work, planned) = (plan.clone(), t.clone());
             let attempt = blocking(move || Ok(plan::render(&work, &planned, Some(&open(&work)?), now_ns()))).await?;
-            if let (
-                Some(state),
-                Attempt::Ready(Rendered { inputs, .. }) | Attempt::Waiting(_, inputs) | Attempt::Failed(_, inputs),
-            ) = (known.get_mut(&t.name), attempt)
-            {
-                state.inputs = inputs;
+            if let Some(state) = known.get_mut(&t.name) {
+                state.inputs.clone_from(attempt.inputs());
             }
         }
         tokio::time::sleep(quiet.min(longest.saturating_sub(begin.elapsed()))).await;
