@@ -346,9 +346,12 @@ impl Lease for Service {
         if self.switches().no_space {
             return Err(no_space());
         }
-        if let Some((key, value)) = self.switches().before_grant.take() {
+        let before = self.switches().before_grant.take();
+        if let Some((key, value)) = before {
             let put = ops::when(Vec::new(), vec![ops::put(key, value, 0)], Vec::new());
             drop(self.change(|data| data.txn(&put)));
+            // Watches tell of it first.
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let mut data = self.data();
         let (id, ttl) = data.grant(request.get_ref().ttl);

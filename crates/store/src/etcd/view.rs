@@ -108,6 +108,8 @@ impl View {
                     if !self.apply(shared, response.events).await? {
                         return Ok(());
                     }
+                    // This server's own disk may have taken the time in which the leader gave its signs.
+                    self.stood_still(turn);
                     self.behind = None;
                     self.tell_sign(shared);
                     self.judge(shared);
@@ -229,6 +231,8 @@ impl View {
             if name == "beat" {
                 (self.beat, self.sign) = (kv.mod_revision, Some(Instant::now()));
                 shared.newest_sign.fetch_max(kv.mod_revision, Ordering::Relaxed);
+                // Nobody reads the new sign together with the judgement that it refutes.
+                shared.vacant.send_replace(false);
             } else if name == "fence" {
                 // A deletion of an older one than was seen says nothing.
                 let newer = self.fence.as_ref().is_none_or(|fence| kv.mod_revision > fence.0);
@@ -249,6 +253,7 @@ impl View {
             } else if name.starts_with("log/") && put {
                 self.sign = Some(Instant::now());
                 shared.newest_sign.fetch_max(kv.mod_revision, Ordering::Relaxed);
+                shared.vacant.send_replace(false);
                 // A leader's own come back as well: no need to read them.
                 if log_of(name).is_some_and(|index| index <= shared.published()) {
                     continue;

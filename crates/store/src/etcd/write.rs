@@ -398,6 +398,9 @@ impl<'a> Writer<'a> {
         }
         let key = shared.keys.at("fence");
         let held = shared.patiently("reading the fence", async || shared.client.get(key.clone()).await).await?;
+        // The newest sign of the leader that its silence is judged by: one that comes from here on saves it, also one
+        // that the view sees first.
+        let newest = shared.newest_sign.load(Ordering::Relaxed);
         if let Some(kv) = &held {
             self.may_replace(kv)?;
         }
@@ -406,7 +409,7 @@ impl<'a> Writer<'a> {
         let member = lock(&shared.member).clone();
         let attempt = uuid::Uuid::new_v4().to_string();
         let value = FenceValue { member: member.clone(), run: shared.run.clone(), attempt };
-        let won = self.win(&key, held.as_ref(), &value, lease).await;
+        let won = self.win(&key, held.as_ref(), newest, &value, lease).await;
         if let Some(former) = former {
             shared.lose(former.fence, won.as_ref().copied().unwrap_or_default());
             let _ = shared.client.revoke(former.lease).await;
@@ -511,12 +514,14 @@ impl<'a> Writer<'a> {
         value.member.id == lock(&self.shared.member).id
     }
 
-    /// Replaces the fence, as it was seen, by one of ours; the revision that it was created at. A key may be changed
-    /// only once in a transaction, hence two: whoever creates it has won.
+    /// Replaces the fence, as it was seen, by one of ours, if its holder has given no sign after the `newest` known
+    /// one; the revision that ours was created at. A key may be changed only once in a transaction, hence two: whoever
+    /// creates it has won.
     async fn win(
         &self,
         key: &[u8],
         held: Option<&KeyValue>,
+        newest: i64,
         value: &FenceValue,
         lease: i64,
     ) -> Result<i64, StoreError> {
@@ -526,7 +531,6 @@ impl<'a> Writer<'a> {
             if serde_json::from_slice(&kv.value).is_ok_and(|value| !self.is_own(&value)) {
                 // A sign that has come to etcd in the meantime grants the leader its reads for as long as the others
                 // wait after it.
-                let newest = shared.newest_sign.load(Ordering::Relaxed);
                 compare.extend(["beat", "tip"].map(|name| ops::not_changed_after(shared.keys.at(name), newest)));
             }
             let delete = ops::when(compare, vec![ops::delete(key)], read.clone());
