@@ -509,7 +509,8 @@ pub async fn end_these(unclaimed: &HashSet<(i32, u64)>, claimed: &HashSet<(i32, 
 }
 
 async fn end_trees(root: impl Fn(&Seen) -> bool, spared: impl Fn(&Seen) -> bool) -> Ended {
-    let deadline = Instant::now() + DEATH;
+    // From the first signal on: a machine that stood still before it has resisted nothing.
+    let mut deadline = None;
     let mut killed = HashSet::new();
     loop {
         let table = table(Instant::now()).await;
@@ -526,7 +527,7 @@ async fn end_trees(root: impl Fn(&Seen) -> bool, spared: impl Fn(&Seen) -> bool)
         if doomed.is_empty() {
             return Ended { killed: killed.len(), resisting: Vec::new() };
         }
-        if Instant::now() > deadline {
+        if deadline.is_some_and(|at| Instant::now() > at) {
             return Ended { killed: killed.len(), resisting: doomed.iter().map(|seen| seen.pid).collect() };
         }
         // Stop executors first, so that they neither report nor restart anything while their children die.
@@ -537,6 +538,7 @@ async fn end_trees(root: impl Fn(&Seen) -> bool, spared: impl Fn(&Seen) -> bool)
                 }
             }
         }
+        deadline.get_or_insert_with(|| Instant::now() + DEATH);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -36,10 +36,12 @@ pub(super) fn said(command: &mut Command, on: &On) -> Result<String, String> {
     // Until the child is reaped, the kernel does not reuse its number.
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     let deadline = Instant::now() + PATIENCE;
+    let runs = || matches!(waitid(WaitId::Pid(group), look), Ok(None));
     let mut in_time = true;
-    while in_time && matches!(waitid(WaitId::Pid(group), look), Ok(None)) {
+    while in_time && runs() {
         std::thread::sleep(Duration::from_millis(2));
-        in_time = Instant::now() < deadline;
+        // It may have answered while this process stood still.
+        in_time = Instant::now() < deadline || !runs();
     }
     let _ = kill_process_group(group, Signal::KILL);
     let _ = child.wait();
