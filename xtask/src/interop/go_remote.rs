@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::{
-    cluster::{Agent, Role, SHORT_LEASE},
+    cluster::{Agent, Role},
     job::Job,
 };
 use crate::{
@@ -30,8 +30,10 @@ const SLACK: Duration = Duration::from_secs(3);
 const STANDSTILL: Duration = Duration::from_secs(20);
 /// Two looks come within this time.
 const RHYTHM: Duration = INTERVAL.saturating_mul(3).saturating_add(SLACK);
+/// A lease that no short stall of the machine costs: who loses it while the driver stops an instance has it told twice.
+const LEASE: &str = "server {\n  heartbeat_grace = \"1s\"\n  min_heartbeat_ttl = \"6s\"\n}\n";
 /// Longer than a lease, its grace and the tick of the servers.
-const LONG: Duration = Duration::from_secs(4);
+const LONG: Duration = Duration::from_secs(9);
 
 /// What happens to the management of instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +162,7 @@ pub(crate) fn check() -> Result<()> {
     packages::need_go()?;
     let plugin = peer::GO_REMOTE_DRIVER.cached()?;
     let runtime = Runtime::start(&plugin)?;
-    let server = Agent::start_as("go-remote-server", Role::Server, &[], SHORT_LEASE)?;
+    let server = Agent::start_as("go-remote-server", Role::Server, &[], LEASE)?;
     let node = |name: &str| {
         let config = format!("plugin \"go_remote\" {{\n  config {{\n    address = {:?}\n  }}\n}}", runtime.address);
         Agent::start_as(name, Role::Node(&server), &[("go_remote", &plugin)], &config)

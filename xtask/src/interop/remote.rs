@@ -28,12 +28,14 @@ pub(super) fn running(server: &Agent) -> Result<Option<Value>> {
     Ok((record["Observed"]["State"] == "Running").then_some(record))
 }
 
-/// Name of the node that manages the instance.
+/// Name of the node that manages the instance. There is none for a moment when a manager has lost its lease.
 pub(super) fn manager(server: &Agent) -> Result<String> {
-    let record = record(server)?;
-    let name = record["ManagerName"].as_str().unwrap_or_default();
-    ensure!(!name.is_empty(), "the instance has no manager: {record}");
-    Ok(name.to_owned())
+    until("a manager of the instance", BOUND, || {
+        let record = record(server)?;
+        let name = record["ManagerName"].as_str().unwrap_or_default();
+        ensure!(!name.is_empty(), "the instance has no manager: {record}");
+        Ok(Some(name.to_owned()))
+    })
 }
 
 /// Waits until another node than this one manages the instance.

@@ -63,8 +63,7 @@ fn run(package: &str, tests: &Path) -> Result<String> {
         fs::copy(&from, tmp.join(name)).with_context(|| format!("could not copy {}", from.display()))?;
     }
     let alone: PathBuf = place.path("alone");
-    fs::write(&alone, ALONE.replace("PLACE", &tmp.display().to_string()))?;
-    fs::set_permissions(&alone, fs::Permissions::from_mode(0o755))?;
+    testkit::program(&alone, &ALONE.replace("PLACE", &tmp.display().to_string()));
     let env = [("DROVER_PROGRAM", "/tmp/drover"), ("NOMAD_TEST_LOG_LEVEL", "OFF")];
     place.run(&alone, Path::new("/"), &["-test.parallel=4"], &env, BOUND)
 }

@@ -51,22 +51,25 @@ fn a_job_of_higher_priority_takes_the_room_of_a_lower_one_and_gives_it_back() {
     assert_eq!((&gone["DesiredStatus"], &gone["PreemptedByAllocation"]), (&json!("evict"), &placed["ID"]), "{gone}");
     let text = agent.cli_ok(&["alloc", "status", placed["ID"].as_str().expect("an id")]);
     assert!(text.contains(&format!("Waiting for the displaced allocation {}", &id[..8])), "{text}");
-    let evals = agent.get("/v1/job/low/evaluations").expect("evaluations");
-    let of = |trigger: &str, status: &str| {
-        let all = evals.as_array().expect("a list");
-        all.iter().any(|eval| eval["TriggeredBy"] == trigger && eval["Status"] == status)
-    };
-    assert!(of("preemption", "complete") && of("queued-allocs", "blocked"), "{evals}");
+    // The end of the displaced one wakes the blocked evaluation, which finds that there is still no room.
+    until("both evaluations of the displaced job", || {
+        let evals = agent.get("/v1/job/low/evaluations")?;
+        let of = |trigger: &str, status: &str| {
+            let all = evals.as_array().expect("a list");
+            all.iter().any(|eval| eval["TriggeredBy"] == trigger && eval["Status"] == status)
+        };
+        (of("preemption", "complete") && of("queued-allocs", "blocked")).then_some(())
+    });
 
     // Both sides are explained.
     let text = agent.cli_ok(&["eval", "explain", placed["EvalID"].as_str().expect("an id")]);
     let row = text.lines().find(|line| line.contains("high.g[0]")).expect("the placement");
     assert!(row.contains("preemption 1") && row.contains("binpack") && row.ends_with('1'), "{text}");
-    let text = agent.cli_ok(&["eval", "explain", "low"]);
-    assert!(
-        text.contains("of job \"low\": blocked") && text.contains("It waits for room on nodes of 1 class"),
-        "{text}"
-    );
+    let text = until("why it waits", || {
+        let text = agent.cli_ok(&["eval", "explain", "low"]);
+        text.contains("of job \"low\": blocked").then_some(text)
+    });
+    assert!(text.contains("It waits for room on nodes of 1 class"), "{text}");
     assert!(text.contains("Without a place") && text.contains("memory"), "{text}");
 
     // When the higher one goes, the lower one comes back.

@@ -651,6 +651,8 @@ pub(crate) async fn end(rig: &Rig, node: Client) {
             rig.server.alloc(id, "the end of an allocation", |u| u.client_status.terminal()).await;
         }
     }
+    // A node that stops waits for what it frees for some seconds only.
+    eventually("what is mounted to go", || mounts(rig.dir.path()).is_empty()).await;
     node.stop().await;
     nothing_left(rig).await;
     assert_eq!(mounts(rig.dir.path()), [] as [PathBuf; 0], "nothing stays mounted");

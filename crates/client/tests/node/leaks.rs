@@ -1,6 +1,8 @@
 //! The ways in which drivers written in Go leave executors, workloads and more behind, one test each, numbered as in
 //! the protocol notes, section E4. The plugin that does all that is `examples/test_plugin/go_like.rs`.
 
+mod without_cgroups;
+
 use std::{collections::HashSet, fs, path::Path, time::Duration};
 
 use api::shapes::ReloadOutcome;
@@ -155,7 +157,9 @@ impl Go {
         for id in ids {
             self.stop(*id).await;
         }
-        eventually("the executors to end", || self.executors().is_empty()).await;
+        // A node that stops waits for what it frees for some seconds only.
+        let freed = || self.executors().is_empty() && self.collectors().is_empty();
+        eventually("executors and collectors to end", freed).await;
         node.stop().await;
         nothing_left(&self.rig).await;
     }
@@ -451,86 +455,6 @@ async fn a_daemon_that_has_left_everything_before_its_start_was_answered_is_its_
     go.stop(neighbour).await;
     poll("the daemon's end", async || if alive(daemon) { Err(node.handle().audit(true).await) } else { Ok(()) }).await;
     assert!(node.handle().audit(false).await.balanced);
-    go.end(node, &[]).await;
-}
-
-/// The process below which a plugin runs where there are no cgroups, and what has no other parent.
-fn keepers(rig: &Rig) -> Vec<i32> {
-    processes(rig.dir.path()).into_iter().filter(|(_, line)| line.contains(" keep {")).map(|(pid, _)| pid).collect()
-}
-
-#[test]
-fn without_cgroups_orphans_stay_below_the_keeper_of_their_plugin() {
-    let hides = "mount -t tmpfs none /sys/fs/cgroup || exit 77; exec \"$0\" \"$@\"";
-    let me = std::env::current_exe().expect("own path");
-    let mut inside = std::process::Command::new("unshare");
-    inside.args(["-m", "sh", "-c", hides]).arg(me).args(["--exact", "--ignored", "leaks::inside_without_cgroups"]);
-    let ended = inside.output().expect("unshare");
-    let text = [ended.stdout, ended.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    if ended.status.code() == Some(77) || text.contains("unshare failed") {
-        skip::cannot(&format!("the cgroups cannot be hidden: {text}"));
-        return;
-    }
-    assert!(ended.status.success() && text.contains("1 passed"), "{text}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "the test above runs it where there are no cgroups"]
-async fn inside_without_cgroups() {
-    assert_eq!(host::cgroup::mode(), host::cgroup::Mode::Off, "the test above hides them");
-    let parent = |pid: i32| executor_client::ProcessStat::of(pid).map_or(0, |stat| stat.ppid);
-    let (go, node) = Go::ready().await;
-    let neighbour = go.place(faulty(&[], 0));
-    let id = go.place(faulty_with(&[], 1, daemon()));
-    go.running(neighbour, 0).await;
-    go.running(id, 0).await;
-    eventually("both tasks' workloads", || [neighbour, id].iter().all(|id| go.workloads(*id).len() == 1)).await;
-    let (spared, held) = (go.workloads(neighbour), go.workloads(id)[0]);
-    assert_eq!(keepers(&go.rig).len(), 1);
-    let keeper = keepers(&go.rig)[0];
-    assert_eq!(go.plugins().into_iter().map(parent).collect::<Vec<_>>(), [keeper]);
-    // The workload begins a daemon that says nothing of its task: it has no other parent then.
-    fs::write(go.rig.alloc_dir(id).join("alloc/data/go"), "").expect("told");
-    eventually("the daemon", || go.workloads(id).len() == 2).await;
-    let daemon = go.workloads(id).into_iter().find(|pid| *pid != held).expect("there");
-    eventually("the daemon to have lost its parents", || parent(daemon) == keeper).await;
-    let books = async |node: &Client| {
-        let audit = node.handle().audit(false).await;
-        assert!(audit.balanced, "{audit:#?}");
-        let line =
-            audit.findings.into_iter().find(|f| f.what.starts_with(&format!("{daemon} "))).expect("the books name it");
-        assert!(line.reason.contains("plugin \"go-like\"") && line.alloc_id.is_nil(), "{line:?}");
-    };
-    books(&node).await;
-    // The workload of a killed executor is the keeper's as well. Whose it was is known: it ends before the task is
-    // started again.
-    let executor = parent(held);
-    kill(executor);
-    eventually("the workload to have another parent, or to end", || parent(held) != executor).await;
-    go.running(id, 1).await;
-    assert!(!alive(held), "it has ended before the task was started again");
-    assert_eq!(go.workloads(neighbour), spared, "the neighbour is not touched");
-    // It outlives plugin and agent, and what is below it is known to the next ones.
-    let killed = go.plugins();
-    killed.iter().copied().for_each(kill);
-    // Before that the agent may still call the driver healthy, and have left the plugin's socket where it is.
-    eventually("the next plugin", || go.plugins().iter().any(|pid| !killed.contains(pid))).await;
-    go.rig.driver_ready(DRIVER).await;
-    crash(&go, node, true).await;
-    let node = go.node().await;
-    assert_eq!(parent(daemon), keeper);
-    books(&node).await;
-    // As long as another task of the plugin runs the daemon might be that one's. Then it ends, and the keepers end with
-    // what they have kept.
-    go.stop(id).await;
-    assert!(alive(daemon));
-    assert_eq!(go.workloads(neighbour), spared, "the neighbour is not touched");
-    go.stop(neighbour).await;
-    poll(
-        "their end",
-        async || if alive(daemon) || alive(keeper) { Err(node.handle().audit(true).await) } else { Ok(()) },
-    )
-    .await;
     go.end(node, &[]).await;
 }
 

@@ -1,7 +1,7 @@
 //! RecoverTask: a new plugin process takes over what the last one left.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use driver_proto::driver::*;
 
@@ -47,6 +47,12 @@ async fn taken_over(lab: &Arc<Lab>, change: impl Fn(&mut TaskHandle), kills: usi
     let task = lab.task(&plugin, Work::Runs).await?;
     // The command may come to be after the answer, and while a process executes it, nobody can tell whose it is.
     tokio::time::sleep(Duration::from_millis(100)).await;
+    // A runtime may have the task in its queue for some time.
+    let begun = Instant::now();
+    while identity(lab, &plugin, &task).await.0.is_none_or(|since| since <= 0) && begun.elapsed() < lab.pace().patience
+    {
+        tokio::time::sleep(LOOK).await;
+    }
     let limit = if lab.kit()?.script.is_some() { lab.pace().limit(Duration::from_millis(200)) } else { Duration::ZERO };
     // Looks and not the clock: a machine that stalls looks as often.
     let mut looks = limit.as_millis() / LOOK.as_millis();

@@ -131,7 +131,12 @@ fn subject(args: &Args) -> Result<Subject> {
     subject.args = words;
     subject.config = args.config.as_deref().map(read).transpose()?;
     subject.kit = kit(args.task.as_deref(), args.preset.as_deref())?;
-    subject.pace = Pace { hold: Duration::from_secs_f64(args.hold), slack: args.slack, ..Pace::default() };
+    subject.pace = Pace {
+        hold: Duration::from_secs_f64(args.hold),
+        slack: args.slack,
+        // What must happen at some time is many steps, which are not all that much slower.
+        patience: Pace::default().patience.mul_f64(args.slack.clamp(1.0, 3.0)),
+    };
     subject.encode = Arc::new(|schema, config| {
         driver_host::encode_config(schema, config, &driver_host::Variables::default())
             .map_err(|error| error.to_string())
