@@ -25,10 +25,12 @@ use serde::{Deserialize, Serialize};
 /// 4: dynamic host volumes, and jobs with `max_run_duration`, devices, secrets or such volumes. A reader of format 3
 /// would drop what allocations and remote tasks say of them: it would give a device twice, end nothing, and place tasks
 /// where nobody reads their secrets.
+///
+/// 5: the batches of one transaction in one record, and snapshots, compressed in etcd. SQLite has nothing new.
 pub type Format = u32;
 
 /// The formats that this release reads. It writes each of them.
-pub const FORMATS: Versions = Versions { lowest: 1, highest: 4 };
+pub const FORMATS: Versions = Versions { lowest: 1, highest: 5 };
 
 /// The format from which on the state may hold variables and keys that encrypt them.
 pub const VARIABLES: Format = 2;
@@ -50,6 +52,9 @@ pub const SECRETS: Format = 4;
 
 /// The format from which on jobs may have `max_run_duration`.
 pub const MAX_RUN: Format = 4;
+
+/// The format from which on what servers share in etcd is compressed.
+pub const PACKED: Format = 5;
 
 /// The versions of something that a server knows: all from the lowest to the highest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

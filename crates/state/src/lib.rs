@@ -40,7 +40,9 @@ pub use applied::{AppliedSet, Cause, Changed, Object};
 pub use batch::{ApplyError, Batch, Change, Expect};
 pub use class::computed_class;
 pub use fleet::{Fleet, HostNetwork, NodeCapacity, NodeFacts, NodeSlot, NodeTaken, PortRanges, parse_ports};
-pub use format::{DEVICES, FORMATS, Format, LIMITS, MAX_RUN, PREEMPTION, SECRETS, VARIABLES, VOLUMES, Versions};
+pub use format::{
+    DEVICES, FORMATS, Format, LIMITS, MAX_RUN, PACKED, PREEMPTION, SECRETS, VARIABLES, VOLUMES, Versions,
+};
 pub use lineage::{Ancestor, ClusterMeta, Mark, Recovery};
 pub use load::LoadError;
 pub use model::records::{

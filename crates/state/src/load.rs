@@ -1,7 +1,11 @@
 //! Loads a state from durable rows, in any order.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+};
 
+use imbl::OrdSet;
 use model::{
     acl::{AclPolicy, AclRole, AclToken, OneTimeToken},
     acl_login::{AclAuthMethod, AclBindingRule},
@@ -90,6 +94,7 @@ impl State {
             }
         }
         let mut state = loader.state;
+        state.index_all();
         state.index = state.table_index.iter().copied().max().unwrap_or(state.index);
         Ok(state)
     }
@@ -105,7 +110,9 @@ pub(crate) struct Loader {
     names: Interner,
     /// Inline resources, by their bytes.
     resources: HashMap<Vec<u8>, Arc<AllocatedResources>>,
-    /// Of the batch that the rows are; None = they are everything.
+    /// Versions of jobs that allocations have asked for, while everything is read.
+    jobs: HashMap<(JobKey, u64), Option<Arc<Job>>>,
+    /// Of the batch that the rows are; None = they are everything, and [`State::index_all`] follows.
     batch: Option<StoreIndex>,
 }
 
@@ -116,7 +123,7 @@ fn kept<T: PartialEq>(known: Option<&Arc<T>>, read: T) -> Arc<T> {
 
 impl Loader {
     pub(crate) fn new(state: State, batch: Option<StoreIndex>) -> Self {
-        Self { state, names: Interner::default(), resources: HashMap::new(), batch }
+        Self { state, names: Interner::default(), resources: HashMap::new(), jobs: HashMap::new(), batch }
     }
 
     /// Reads a row; the object that it is, if it is one.
@@ -178,15 +185,14 @@ impl Loader {
             }
             Table::Evals => {
                 let e: Arc<Evaluation> = Arc::new(read(value)?);
-                if let Some(before) = s.evals.get(&e.id).cloned() {
-                    s.unlink_eval(&before);
+                if self.batch.is_some() {
+                    if let Some(before) = s.evals.get(&e.id).cloned() {
+                        s.unlink_eval(&before);
+                    }
+                    s.recount(&e.job_key(), |c| c.count_eval(&e));
+                    s.evals_by_job.insert((e.job_key(), e.id));
+                    s.evals_by_creation.insert((e.create_index, e.id));
                 }
-                s.recount(&e.job_key(), |c| {
-                    c.evals += 1;
-                    c.open_evals += u32::from(!e.status.terminal());
-                });
-                s.evals_by_job.insert((e.job_key(), e.id));
-                s.evals_by_creation.insert((e.create_index, e.id));
                 s.evals.insert(e.id, e.clone());
                 Object::Eval(e)
             }
@@ -203,11 +209,13 @@ impl Loader {
             }
             Table::Deployments => {
                 let d: Arc<Deployment> = Arc::new(read(value)?);
-                if let Some(before) = s.deployments.get(&d.id).cloned() {
-                    s.unlink_deployment(&before);
+                if self.batch.is_some() {
+                    if let Some(before) = s.deployments.get(&d.id).cloned() {
+                        s.unlink_deployment(&before);
+                    }
+                    s.deployments_by_job.insert((d.job_key(), d.id));
+                    s.deployments_by_creation.insert((d.create_index, d.id));
                 }
-                s.deployments_by_job.insert((d.job_key(), d.id));
-                s.deployments_by_creation.insert((d.create_index, d.id));
                 if d.status.active() {
                     s.active_deployments.insert(d.id);
                 }
@@ -504,32 +512,42 @@ impl Loader {
         let s = &mut self.state;
         let key = a.job_key();
         if job_created != 0 {
-            let own = |j: &&Arc<Job>| (j.create_index, j.version) == (job_created, a.job_version) && j.key() == key;
-            let known = before.and_then(|before| before.job.as_ref()).filter(own);
-            let listed = || s.versions.get(&(key.clone(), a.job_version)).filter(own);
-            let retained = || s.retained.get(&(key.clone(), job_created, a.job_version));
-            a.job = known.or_else(listed).or_else(retained).cloned();
+            let own = |j: &Arc<Job>| (j.create_index, j.version) == (job_created, a.job_version) && j.key() == key;
+            let known = before.and_then(|before| before.job.clone()).filter(own);
+            let jobs = &mut self.jobs;
+            let mut listed = || match self.batch {
+                Some(_) => s.versions.get(&(key.clone(), a.job_version)).cloned(),
+                // Others ask for the same one.
+                None => match jobs.entry((key.clone(), a.job_version)) {
+                    Entry::Occupied(known) => known.get().clone(),
+                    Entry::Vacant(new) => {
+                        let version = s.versions.get(new.key()).cloned();
+                        new.insert(version).clone()
+                    }
+                },
+            };
+            let retained = || s.retained.get(&(key.clone(), job_created, a.job_version)).cloned();
+            a.job = known.or_else(|| listed().filter(own)).or_else(retained);
         }
         if self.batch.is_some() {
             share(&mut a, before.map(|before| &**before));
         }
         let a = Arc::new(a);
-        if let Some(before) = before {
-            s.unlink_alloc(before);
-        }
-        s.recount(&key, |c| {
-            c.allocs += 1;
-            c.live_allocs += u32::from(!a.terminal());
-        });
-        s.allocs_by_job.insert((job_number(&key), a.id));
-        s.allocs_by_creation.insert((a.create_index, a.id));
-        s.allocs_by_node.insert((a.node_id, a.id));
-        s.allocs_by_eval.insert((a.eval_id, a.id));
-        if !a.deployment_id.is_nil() {
-            s.allocs_by_deployment.insert((a.deployment_id, a.id));
-        }
-        if !a.terminal() {
-            s.live_by_place.insert((place_of(&a), a.id));
+        if self.batch.is_some() {
+            if let Some(before) = before {
+                s.unlink_alloc(before);
+            }
+            s.recount(&key, |c| c.count_alloc(&a));
+            s.allocs_by_job.insert((job_number(&key), a.id));
+            s.allocs_by_creation.insert((a.create_index, a.id));
+            s.allocs_by_node.insert((a.node_id, a.id));
+            s.allocs_by_eval.insert((a.eval_id, a.id));
+            if !a.deployment_id.is_nil() {
+                s.allocs_by_deployment.insert((a.deployment_id, a.id));
+            }
+            if !a.terminal() {
+                s.live_by_place.insert((place_of(&a), a.id));
+            }
         }
         if a.occupies() {
             s.fleet.take(&a);
@@ -562,6 +580,60 @@ fn share(a: &mut Allocation, before: Option<&Allocation>) {
     let own = |task: Arc<str>| group.task(&task).map_or(task, |known| known.name.clone());
     a.task_states = std::mem::take(&mut a.task_states).into_iter().map(|(task, state)| (own(task), state)).collect();
     a.remote = std::mem::take(&mut a.remote).into_iter().map(|(task, remote)| (own(task), remote)).collect();
+}
+
+impl JobCounts {
+    fn count_eval(&mut self, eval: &Evaluation) {
+        self.evals += 1;
+        self.open_evals += u32::from(!eval.status.terminal());
+    }
+
+    fn count_alloc(&mut self, alloc: &Allocation) {
+        self.allocs += 1;
+        self.live_allocs += u32::from(!alloc.terminal());
+    }
+}
+
+/// The keys in their order: each has its place beside the one before it, where the processor still has it at hand.
+fn sorted<K: Ord + Clone>(mut keys: Vec<K>) -> OrdSet<K> {
+    keys.sort_unstable();
+    keys.into_iter().collect()
+}
+
+impl State {
+    /// Makes the indexes and counts of evaluations, deployments and allocations after all of them were read.
+    fn index_all(&mut self) {
+        let mut counts: HashMap<JobKey, JobCounts> = HashMap::new();
+        for e in self.evals.values() {
+            counts.entry(e.job_key()).or_default().count_eval(e);
+        }
+        self.evals_by_job = sorted(self.evals.values().map(|e| (e.job_key(), e.id)).collect());
+        self.evals_by_creation = sorted(self.evals.values().map(|e| (e.create_index, e.id)).collect());
+        self.deployments_by_job = sorted(self.deployments.values().map(|d| (d.job_key(), d.id)).collect());
+        self.deployments_by_creation = sorted(self.deployments.values().map(|d| (d.create_index, d.id)).collect());
+        let allocs: Vec<Arc<Allocation>> = self.allocs.values().map(|entry| entry.alloc.clone()).collect();
+        for a in &allocs {
+            counts.entry(a.job_key()).or_default().count_alloc(a);
+        }
+        self.allocs_by_job = sorted(allocs.iter().map(|a| (job_number(&a.job_key()), a.id)).collect());
+        self.allocs_by_creation = sorted(allocs.iter().map(|a| (a.create_index, a.id)).collect());
+        self.allocs_by_node = sorted(allocs.iter().map(|a| (a.node_id, a.id)).collect());
+        self.allocs_by_eval = sorted(allocs.iter().map(|a| (a.eval_id, a.id)).collect());
+        let deployed = allocs.iter().filter(|a| !a.deployment_id.is_nil());
+        self.allocs_by_deployment = sorted(deployed.map(|a| (a.deployment_id, a.id)).collect());
+        let live = allocs.iter().filter(|a| !a.terminal());
+        self.live_by_place = sorted(live.map(|a| (place_of(a), a.id)).collect());
+        let mut counts: Vec<_> = counts.into_iter().collect();
+        counts.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        for (key, counted) in counts {
+            self.recount(&key, |c| {
+                c.evals += counted.evals;
+                c.open_evals += counted.open_evals;
+                c.allocs += counted.allocs;
+                c.live_allocs += counted.live_allocs;
+            });
+        }
+    }
 }
 
 // One batch may end an object and begin another one of its id: what leaves the counts and indexes goes by the former

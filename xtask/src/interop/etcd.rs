@@ -300,6 +300,10 @@ fn one(program: &Path, dir: &Path) -> Result<()> {
     leader(program, &members)?;
     play(program, "contract", "contract", &at, &[])?;
     play(program, "large_batches_and_snapshots", "large", &at, &[])?;
+    // As servers write beside one of the first release.
+    let first = [("ETCD_FORMAT", "1".to_owned())];
+    play(program, "contract", "contract-1", &at, &first)?;
+    play(program, "large_batches_and_snapshots", "large-1", &at, &first)?;
     let text = play(program, "figures", "figures", &at, &[])?;
     println!("etcd: one member: {}", said(&text, "figures: ").unwrap_or_default());
     let mut writer = WriterProgram::start(program, "kills", &at, &dir.join("writer-one.log"))?;

@@ -5,7 +5,7 @@
 //! | `beat` | changes while the leader lives and commits nothing |
 //! | `fence` | who leads ([`FenceValue`]); its create revision is the fence |
 //! | `filling` | the store is being filled from elsewhere, and no server uses it |
-//! | `log/INDEX` | one batch ([`Entry`]) |
+//! | `log/INDEX` | a batch, or all of one transaction ([`Entry`]) |
 //! | `loss` | a recovery of a restored store has ended ([`Recovered`]) |
 //! | `member/ID` | a server that is registered |
 //! | `meta` | the format in use and the generation ([`Meta`]) |
@@ -96,6 +96,9 @@ pub(super) struct Head {
     pub(super) pieces: u64,
     pub(super) bytes: u64,
     pub(super) sha256: String,
+    /// The pieces are those of one compressed stream.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) packed: bool,
 }
 
 /// The keys.
@@ -141,6 +144,12 @@ impl Keys {
         self.at(&format!("snap/{index:016x}/{n:016x}"))
     }
 
+    /// The same where they are compressed. A plain one of the same index may still be under way to etcd when the format
+    /// goes up: it must not end in the place of one of these.
+    pub(super) fn packed_piece(&self, index: u64, n: u64) -> Vec<u8> {
+        self.piece(index, n | 1 << 63)
+    }
+
     /// What stands behind the prefix.
     pub(super) fn name<'a>(&self, key: &'a [u8]) -> &'a str {
         key.strip_prefix(self.prefix.as_bytes()).and_then(|name| std::str::from_utf8(name).ok()).unwrap_or_default()
@@ -184,38 +193,62 @@ impl Tip {
     }
 }
 
-/// Where the rows of a batch are.
+/// Where the content of a record is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Body {
-    /// Here.
-    Rows(Vec<u8>),
+    Here(Vec<u8>),
     /// In pieces.
-    Parts { count: u64, bytes: u64, sha256: [u8; 32] },
+    Parts {
+        count: u64,
+        bytes: u64,
+        sha256: [u8; 32],
+    },
+}
+
+impl Body {
+    /// What is kept beside the record.
+    pub(super) fn bytes_of_parts(&self) -> u64 {
+        match self {
+            Self::Here(_) => 0,
+            Self::Parts { bytes, .. } => *bytes,
+        }
+    }
 }
 
 /// Value of `log/INDEX`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) base: u64,
+    /// Of its batch, the newest one where it has several.
     pub(super) index: u64,
     pub(super) fence: u64,
     /// Of the transaction that has written it; of the pieces too.
     pub(super) nonce: u64,
+    /// None = the content is the rows of one batch; else those of one or several, compressed, of so many bytes
+    /// ([`super::pack`]).
+    pub(super) packed: Option<u64>,
     pub(super) body: Body,
 }
 
-/// The first byte of entries: plain rows, or a reference to pieces.
+/// The first byte of entries: whether it has its content or refers to pieces, as it is or compressed.
 const ROWS: u8 = 1;
 const PARTS: u8 = 2;
+const PACKED: u8 = 3;
+const PACKED_PARTS: u8 = 4;
 
 impl Entry {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![if matches!(self.body, Body::Rows(_)) { ROWS } else { PARTS }];
-        for number in [self.base, self.index, self.fence, self.nonce] {
+        let mut bytes = vec![match (&self.body, self.packed) {
+            (Body::Here(_), None) => ROWS,
+            (Body::Parts { .. }, None) => PARTS,
+            (Body::Here(_), Some(_)) => PACKED,
+            (Body::Parts { .. }, Some(_)) => PACKED_PARTS,
+        }];
+        for number in [self.base, self.index, self.fence, self.nonce].into_iter().chain(self.packed) {
             bytes.extend(number.to_be_bytes());
         }
         match &self.body {
-            Body::Rows(rows) => bytes.extend(rows),
+            Body::Here(content) => bytes.extend(content),
             Body::Parts { count, bytes: size, sha256 } => {
                 bytes.extend(count.to_be_bytes());
                 bytes.extend(size.to_be_bytes());
@@ -235,12 +268,13 @@ impl Entry {
         let mut rest = Bytes(content);
         let [kind] = rest.take()?;
         let (base, index, fence, nonce) = (rest.u64()?, rest.u64()?, rest.u64()?, rest.u64()?);
+        let packed = if matches!(kind, PACKED | PACKED_PARTS) { Some(rest.u64()?) } else { None };
         let body = match kind {
-            ROWS => Body::Rows(rest.0.to_vec()),
-            PARTS => Body::Parts { count: rest.u64()?, bytes: rest.u64()?, sha256: rest.take()? },
+            ROWS | PACKED => Body::Here(rest.0.to_vec()),
+            PARTS | PACKED_PARTS => Body::Parts { count: rest.u64()?, bytes: rest.u64()?, sha256: rest.take()? },
             _ => return None,
         };
-        Some(Self { base, index, fence, nonce, body })
+        Some(Self { base, index, fence, nonce, packed, body })
     }
 }
 
@@ -375,10 +409,10 @@ mod tests {
 
     #[test]
     fn a_changed_byte_of_an_entry_is_found() {
-        let rows = Body::Rows(b"rows".to_vec());
+        let here = Body::Here(b"rows".to_vec());
         let parts = Body::Parts { count: 2, bytes: 7, sha256: [7; 32] };
-        for body in [rows, parts] {
-            let entry = Entry { base: 1, index: 2, fence: 3, nonce: 4, body };
+        for (body, packed) in [(here.clone(), None), (parts.clone(), None), (here, Some(9)), (parts, Some(9))] {
+            let entry = Entry { base: 1, index: 2, fence: 3, nonce: 4, packed, body };
             let bytes = entry.encode();
             assert_eq!(Entry::decode(&bytes), Some(entry));
             for at in 0..bytes.len() {

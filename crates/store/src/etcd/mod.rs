@@ -12,6 +12,7 @@ mod keep;
 mod layout;
 mod mark;
 mod offline;
+mod pack;
 mod peers;
 mod read;
 mod shared;

@@ -10,7 +10,8 @@ use sha2::{Digest as _, Sha256};
 use state::{Row, Table};
 
 use super::{
-    layout::{Body, Entry, Head, Tip, decode_row, decode_rows, hex},
+    layout::{Body, Entry, Head, Tip, Unreadable, decode_row, decode_rows, hex},
+    pack,
     shared::Shared,
 };
 use crate::contract::{Committed, Contents, StoreError, row_bytes};
@@ -94,8 +95,8 @@ impl Shared {
                     return Err(self.damaged(format!("the batches between {index} and {base} are missing")).into());
                 }
                 whole.index = entry.index;
-                for row in self.rows(entry, revision).await? {
-                    whole.apply(row);
+                for (_, rows) in self.batches(entry, revision).await? {
+                    rows.into_iter().for_each(|row| whole.apply(row));
                 }
             }
         }
@@ -108,13 +109,19 @@ impl Shared {
 
     async fn read_snapshot(&self, whole: &mut Whole) -> Result<(), Stopped> {
         let head = whole.head.clone();
-        let range = ops::between(self.keys.piece(head.index, 0), self.keys.piece(head.index, head.pieces));
+        let at = |n| if head.packed { self.keys.packed_piece(head.index, n) } else { self.keys.piece(head.index, n) };
+        let range = ops::between(at(0), at(head.pieces));
         let mut next = (head.pieces > 0).then_some(RangeRequest { revision: whole.revision, ..range });
+        let damaged = || self.damaged("its snapshot is not what was written");
         let (mut sum, mut rest) = (Sha256::new(), Vec::new());
+        let mut packed = if head.packed { Some(pack::Whole::new().map_err(|_| damaged())?) } else { None };
         while next.is_some() {
             for kv in self.page(&mut next).await? {
                 sum.update(&kv.value);
-                rest.extend(kv.value);
+                match &mut packed {
+                    None => rest.extend(kv.value),
+                    Some(packed) => rest.append(packed.add(&kv.value).map_err(|_| damaged())?),
+                }
                 let mut bytes = &*rest;
                 loop {
                     match decode_row(&mut bytes) {
@@ -127,7 +134,7 @@ impl Shared {
             }
         }
         if head.pieces > 0 && (!rest.is_empty() || hex(&sum.finalize()) != head.sha256) {
-            return Err(self.damaged("its snapshot is not what was written").into());
+            return Err(damaged().into());
         }
         Ok(())
     }
@@ -151,40 +158,57 @@ impl Shared {
         entry.ok_or_else(|| self.damaged(format!("the record {} is not what was written", kv.key.escape_ascii())))
     }
 
-    /// The rows of a batch, at a revision; 0 = the newest.
-    async fn rows(&self, entry: Entry, revision: i64) -> Result<Vec<Row>, Stopped> {
-        let what = format!("the batch {} is not what was written", entry.index);
-        let bytes = match entry.body {
-            Body::Rows(bytes) => bytes,
-            Body::Parts { count, bytes: size, sha256 } => {
-                let at = |n| self.keys.part(entry.fence, entry.index, entry.nonce, n);
-                let mut next = Some(RangeRequest { revision, ..ops::between(at(0), at(count)) });
-                let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0).min(64 * 1024 * 1024));
-                while next.is_some() {
-                    for kv in self.page(&mut next).await? {
-                        bytes.extend(kv.value);
-                    }
-                }
-                if revision == 0 && (bytes.len() as u64) < size {
-                    // Deleted after a snapshot.
-                    return Err(Stopped::Compacted);
-                }
-                if bytes.len() as u64 != size || Sha256::digest(&bytes)[..] != sha256 {
-                    return Err(self.damaged(what).into());
-                }
-                bytes
-            }
+    /// The batches of a record, at a revision; 0 = the newest. Each has its index.
+    async fn batches(&self, entry: Entry, revision: i64) -> Result<Vec<(u64, Vec<Row>)>, Stopped> {
+        let Entry { base, index, packed, .. } = entry;
+        let what = format!("the batch {index} is not what was written");
+        let bytes = self.content(entry, revision, &what).await?;
+        let Some(size) = packed else {
+            return Ok(vec![(index, decode_rows(&bytes).map_err(|why| why.error(&self.path, &what))?)]);
         };
-        decode_rows(&bytes).map_err(|why| why.error(&self.path, &what).into())
+        let plain = pack::unpack(&bytes, size).ok_or_else(|| self.damaged(&*what))?;
+        let batches = pack::split(&plain).ok_or_else(|| self.damaged(&*what))?;
+        let indexes = std::iter::once(base).chain(batches.iter().map(|(index, _)| *index));
+        if !indexes.is_sorted_by(|a, b| a < b) || batches.last().is_none_or(|(last, _)| *last != index) {
+            return Err(self.damaged(what).into());
+        }
+        let read = batches.into_iter().map(|(index, rows)| Ok((index, decode_rows(rows)?)));
+        read.collect::<Result<_, Unreadable>>().map_err(|why| why.error(&self.path, &what).into())
     }
 
-    /// A batch as watchers see it.
-    pub(super) async fn committed(&self, entry: Entry) -> Result<Option<(Committed, usize)>, StoreError> {
-        let index = entry.index;
-        match self.rows(entry, 0).await {
-            Ok(rows) => {
-                let size = rows.iter().map(row_bytes).sum();
-                Ok(Some((Committed { index, rows }, size)))
+    /// The content of a record, wherever it is.
+    async fn content(&self, entry: Entry, revision: i64, what: &str) -> Result<Vec<u8>, Stopped> {
+        let (count, size, sha256) = match entry.body {
+            Body::Here(bytes) => return Ok(bytes),
+            Body::Parts { count, bytes, sha256 } => (count, bytes, sha256),
+        };
+        let at = |n| self.keys.part(entry.fence, entry.index, entry.nonce, n);
+        let mut next = Some(RangeRequest { revision, ..ops::between(at(0), at(count)) });
+        let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0).min(64 * 1024 * 1024));
+        while next.is_some() {
+            for kv in self.page(&mut next).await? {
+                bytes.extend(kv.value);
+            }
+        }
+        if revision == 0 && (bytes.len() as u64) < size {
+            // Deleted after a snapshot.
+            return Err(Stopped::Compacted);
+        }
+        if bytes.len() as u64 != size || Sha256::digest(&bytes)[..] != sha256 {
+            return Err(self.damaged(what).into());
+        }
+        Ok(bytes)
+    }
+
+    /// The batches of a record as watchers see them, with their sizes; None = they are no longer there.
+    pub(super) async fn committed(&self, entry: Entry) -> Result<Option<Vec<(Committed, usize)>>, StoreError> {
+        match self.batches(entry, 0).await {
+            Ok(batches) => {
+                let told = batches.into_iter().map(|(index, rows)| {
+                    let size = rows.iter().map(row_bytes).sum();
+                    (Committed { index, rows }, size)
+                });
+                Ok(Some(told.collect()))
             }
             Err(Stopped::Compacted) => Ok(None),
             Err(Stopped::Failed(error)) => Err(error),
@@ -219,7 +243,7 @@ impl Shared {
                 }
                 let fence = entry.fence;
                 match self.committed(entry).await? {
-                    Some((batch, size)) => self.publish(batch, size, fence),
+                    Some(batches) => self.publish(batches, fence),
                     None => next = None,
                 }
             }

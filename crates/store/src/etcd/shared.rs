@@ -84,7 +84,7 @@ pub(super) struct Shared {
     /// What the mark has told at the opening, until the servers have recovered from it.
     pub(super) missing: Mutex<Option<Missing>>,
     pub(super) counters: Counters,
-    /// Batches and bytes since the newest snapshot.
+    /// Records of batches since the newest snapshot, and their bytes as etcd has them.
     pub(super) since_snapshot: AtomicU64,
     pub(super) bytes_since_snapshot: AtomicU64,
     pub(super) snapshot_bytes: AtomicU64,
@@ -252,12 +252,15 @@ impl Shared {
         lock(&self.published).index
     }
 
-    /// Tells watchers of a batch that was written under a fence, once.
-    pub(super) fn publish(&self, batch: Committed, bytes: usize, fence: u64) {
+    /// Tells watchers of batches that one transaction has written under a fence, each once. Nobody who looks in between
+    /// finds a part of them: what comes next follows on the newest.
+    pub(super) fn publish(&self, batches: impl IntoIterator<Item = (Committed, usize)>, fence: u64) {
         let mut published = lock(&self.published);
-        if batch.index > published.index {
-            *published = Newest { index: batch.index, fence: Some(fence) };
-            self.recent.push(batch, bytes);
+        for (batch, bytes) in batches {
+            if batch.index > published.index {
+                *published = Newest { index: batch.index, fence: Some(fence) };
+                self.recent.push(batch, bytes);
+            }
         }
     }
 
@@ -370,6 +373,11 @@ impl Shared {
     /// The store's error for an error of the client.
     pub(super) fn failure(&self, attempt: &'static str, error: &Error) -> StoreError {
         failure(&self.path, attempt, error)
+    }
+
+    /// What is to be written could not be compressed: there is no memory for it.
+    pub(super) fn unpackable(&self, error: &std::io::Error) -> StoreError {
+        StoreError::Backend { attempt: "compressing", path: self.path.clone(), reason: error.to_string().into() }
     }
 
     pub(super) fn damaged(&self, what: impl Into<String>) -> StoreError {

@@ -10,41 +10,43 @@ use etcd::{
     proto::{AlarmKind, Compare, RequestOp},
 };
 use sha2::{Digest as _, Sha256};
-use state::Row;
+use state::{PACKED, Row};
 
 use super::{
-    layout::{Entry, Head, MAX_VALUE, encode_row, hex, part_of},
+    layout::{Entry, Head, Keys, MAX_VALUE, encode_row, hex, part_of},
+    pack,
     read::{Whole, ranges},
     shared::{Leading, PATIENCE, Pause, Shared},
 };
 use crate::contract::StoreError;
 
-/// A snapshot is due after so many batches or bytes of them; where the newest one is large, after as many bytes as it
-/// has, or a batch for each of its KiB: writing all rows again costs no more than the batches did.
-const BATCHES: u64 = 4096;
+/// A snapshot is due after so many records of batches or bytes of them, as etcd has them. Where the newest one is
+/// large: after as many bytes as it has, or a record for each of its KiB. Writing all rows again costs no more than the
+/// batches did.
+const RECORDS: u64 = 4096;
 const BYTES: u64 = 16 * 1024 * 1024;
-/// So many batches below a snapshot are kept for followers.
-const KEPT: i64 = 1000;
+/// So many records below a snapshot are kept for followers.
+const KEPT: i64 = 256;
 /// A member is defragmented when this share of its file is free.
 const FREE_SHARE: f64 = 0.1;
 
 impl Shared {
     pub(super) fn snapshot_is_due(&self) -> bool {
         let newest = self.snapshot_bytes.load(Ordering::Relaxed);
-        self.since_snapshot.load(Ordering::Relaxed) >= BATCHES.max(newest / 1024)
+        self.since_snapshot.load(Ordering::Relaxed) >= RECORDS.max(newest / 1024)
             || self.bytes_since_snapshot.load(Ordering::Relaxed) >= BYTES.max(newest)
     }
 
     /// Writes all rows in pieces, then deletes what they replace.
     pub(super) async fn write_snapshot(&self) -> Result<(), StoreError> {
         let Some(Leading { fence, .. }) = self.leading() else { return Ok(()) };
-        let (batches, bytes) =
+        let (records, bytes) =
             (self.since_snapshot.load(Ordering::Relaxed), self.bytes_since_snapshot.load(Ordering::Relaxed));
         let whole = self.read().await?;
         let (index, old, revision) = (whole.index, whole.head.clone(), whole.revision);
         // An attempt before may have written all of it, and not have been answered: what it replaces is still there.
         let head = if index == old.index { old } else { self.write_head(whole, fence).await? };
-        self.since_snapshot.fetch_sub(batches, Ordering::Relaxed);
+        self.since_snapshot.fetch_sub(records, Ordering::Relaxed);
         self.bytes_since_snapshot.fetch_sub(bytes, Ordering::Relaxed);
         self.snapshot_bytes.store(head.bytes, Ordering::Relaxed);
         self.delete_replaced(&head, fence).await?;
@@ -83,15 +85,34 @@ impl Shared {
 
     async fn write_pieces(&self, whole: Whole, fence: i64) -> Result<Head, StoreError> {
         let (mut sum, mut piece) = (Sha256::new(), Vec::new());
-        let mut head = Head { index: whole.index, ..Head::default() };
+        let packed = self.format() >= PACKED;
+        let mut head = Head { index: whole.index, packed, ..Head::default() };
+        let unpackable = |error| self.unpackable(&error);
+        let mut pieces = if packed { Some(pack::Pieces::new().map_err(unpackable)?) } else { None };
         for ((table, key), value) in whole.rows {
             encode_row(&Row { table, key, value: Some(value) }, &mut piece);
-            while piece.len() >= MAX_VALUE {
-                let rest = piece.split_off(MAX_VALUE);
-                self.write_piece(std::mem::replace(&mut piece, rest), &mut head, &mut sum, fence).await?;
+            match &mut pieces {
+                Some(pieces) => {
+                    let whole = pieces.add(&piece).map_err(unpackable)?;
+                    piece.clear();
+                    if let Some(whole) = whole {
+                        self.write_piece(whole, &mut head, &mut sum, fence).await?;
+                    }
+                }
+                None => {
+                    while piece.len() >= MAX_VALUE {
+                        let rest = piece.split_off(MAX_VALUE);
+                        self.write_piece(std::mem::replace(&mut piece, rest), &mut head, &mut sum, fence).await?;
+                    }
+                }
             }
         }
-        if !piece.is_empty() || head.pieces == 0 {
+        let rest = match pieces {
+            Some(pieces) => pieces.end().map_err(unpackable)?,
+            None if piece.is_empty() && head.pieces > 0 => Vec::new(),
+            None => vec![piece],
+        };
+        for piece in rest {
             self.write_piece(piece, &mut head, &mut sum, fence).await?;
         }
         head.sha256 = hex(&sum.finalize());
@@ -107,29 +128,30 @@ impl Shared {
     ) -> Result<(), StoreError> {
         sum.update(&piece);
         head.bytes += piece.len() as u64;
-        let put = ops::put(self.keys.piece(head.index, head.pieces), piece, 0);
+        let key = if head.packed { Keys::packed_piece } else { Keys::piece };
+        let put = ops::put(key(&self.keys, head.index, head.pieces), piece, 0);
         head.pieces += 1;
         self.guarded(fence, vec![put]).await
     }
 
-    /// Deletes older snapshots, and the batches below this one but for the newest.
+    /// Deletes older snapshots, and the records of batches below this one but for the newest.
     async fn delete_replaced(&self, head: &Head, fence: i64) -> Result<(), StoreError> {
         let mut gone = vec![ops::delete_between(self.keys.piece(0, 0), self.keys.piece(head.index, 0))];
         let all = ops::between(self.keys.log(0), self.keys.log(head.index + 1));
         let count = etcd::proto::RangeRequest { count_only: true, ..all.clone() };
-        let count = self.patiently("counting batches", async || self.client.range(count.clone()).await).await?.count;
+        let count = self.patiently("counting records", async || self.client.range(count.clone()).await).await?.count;
         if count > KEPT {
             // The newest one that goes. Only keys are read, but for that one.
             let mut next = Some(etcd::proto::RangeRequest { keys_only: true, limit: 4096, ..all });
             let (mut last, mut left) = (None, usize::try_from(count - KEPT).unwrap_or(0));
             while next.is_some() && left > 0 {
-                let page = self.patiently("reading batches", async || self.client.page(&mut next).await).await?;
+                let page = self.patiently("reading records", async || self.client.page(&mut next).await).await?;
                 let taken = page.len().min(left);
                 left -= taken;
                 last = page.into_iter().nth(taken.saturating_sub(1)).or(last);
             }
             if let Some(last) = last {
-                let kv = self.patiently("reading a batch", async || self.client.get(last.key.clone()).await).await?;
+                let kv = self.patiently("reading a record", async || self.client.get(last.key.clone()).await).await?;
                 if let Some(Entry { index, fence: of, .. }) = kv.map(|kv| self.entry(&kv)).transpose()? {
                     gone.push(ops::delete_between(self.keys.log(0), self.keys.log(index + 1)));
                     // Fences grow with indexes: all that come before belong to batches that go, or to none.

@@ -263,10 +263,10 @@ impl View {
                     return Ok(false);
                 }
                 shared.follows(&entry)?;
-                let fence = entry.fence;
-                let Some((batch, size)) = shared.committed(entry).await? else { return Ok(false) };
-                shared.set_mark(batch.index, false);
-                shared.publish(batch, size, fence);
+                let (fence, index) = (entry.fence, entry.index);
+                let Some(batches) = shared.committed(entry).await? else { return Ok(false) };
+                shared.set_mark(index, false);
+                shared.publish(batches, fence);
             }
         }
         Ok(true)

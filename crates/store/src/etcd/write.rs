@@ -5,6 +5,7 @@
 //! the tip or the first record of the group says whether the earlier one has won.
 
 use std::{
+    io,
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
@@ -14,12 +15,14 @@ use etcd::{
     proto::{KeyValue, RangeRequest, RequestOp, TxnRequest},
 };
 use sha2::{Digest as _, Sha256};
+use state::PACKED;
 use tokio::sync::mpsc;
 
 use super::{
     Work,
     keep::Probed,
     layout::{Body, Entry, FenceValue, MAX_VALUE, Recovered, Tip, encode_row},
+    pack,
     read::ranges,
     shared::{Leading, PATIENCE, Pause, Shared, lock},
 };
@@ -54,10 +57,60 @@ struct Ready {
     base: u64,
     committed: Committed,
     size: usize,
-    /// Its rows; as they are, or with the pieces written already.
+    /// Its rows as they are; or compressed, or with the pieces written already, for a record of its own.
     body: Body,
+    packed: Option<u64>,
     nonce: u64,
     done: Done,
+}
+
+/// The records of one transaction.
+struct Records {
+    entries: Vec<Entry>,
+    /// Batches that go into one record together.
+    open: Option<Open>,
+    /// Whether batches are put together.
+    packs: bool,
+    fence: u64,
+    nonce: u64,
+}
+
+/// Several batches of one record.
+struct Open {
+    base: u64,
+    index: u64,
+    plain: Vec<u8>,
+}
+
+impl Records {
+    fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.open.is_none()
+    }
+
+    fn add(&mut self, base: u64, index: u64, body: Body, packed: Option<u64>, nonce: u64) -> io::Result<()> {
+        match body {
+            Body::Here(rows) if packed.is_none() && self.packs => {
+                let open = self.open.get_or_insert_with(|| Open { base, index, plain: Vec::new() });
+                open.index = index;
+                pack::add(index, &rows, &mut open.plain);
+            }
+            body => {
+                self.close()?;
+                let nonce = if matches!(body, Body::Here(_)) { self.nonce } else { nonce };
+                self.entries.push(Entry { base, index, fence: self.fence, nonce, packed, body });
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the record of what is open.
+    fn close(&mut self) -> io::Result<()> {
+        let Some(Open { base, index, plain }) = &self.open else { return Ok(()) };
+        let (packed, body) = (Some(plain.len() as u64), Body::Here(pack::pack(plain)?));
+        self.entries.push(Entry { base: *base, index: *index, fence: self.fence, nonce: self.nonce, packed, body });
+        self.open = None;
+        Ok(())
+    }
 }
 
 enum Next {
@@ -152,17 +205,23 @@ impl<'a> Writer<'a> {
         };
         let newest = newest.unsigned_abs();
         let mut group: Vec<Pending> = Vec::new();
-        let mut operations: Vec<RequestOp> = Vec::new();
-        let (mut bytes, mut size_of_rows, mut index) = (0, 0, self.tip.index);
+        let (mut bytes, mut size_of_rows, mut index, mut admitted) = (0, 0, self.tip.index, 0);
         let group_nonce = nonce();
+        let mut records = Records {
+            entries: Vec::new(),
+            open: None,
+            packs: self.shared.format() >= PACKED,
+            fence: newest,
+            nonce: group_nonce,
+        };
         let (mut next, mut left_over) = (Some(first), None);
         while let Some(candidate) = next.take() {
             let (fence, base) = match &candidate {
                 Next::Batch(batch, _) => (batch.fence, batch.base),
                 Next::Ready(ready) => (ready.fence, ready.base),
             };
-            let admitted = self.poisoned.clone().map_or_else(|| admit(fence, base, newest, index), Err);
-            let prepared = match (admitted, candidate) {
+            let may = self.poisoned.clone().map_or_else(|| admit(fence, base, newest, index), Err);
+            let prepared = match (may, candidate) {
                 (Ok(()), Next::Batch(batch, done)) => self.prepare(batch, done).await,
                 (Ok(()), Next::Ready(ready)) => Ok(ready),
                 (Err(refusal), Next::Batch(_, done) | Next::Ready(Ready { done, .. })) => Err((refusal, done)),
@@ -171,20 +230,23 @@ impl<'a> Writer<'a> {
                 Err((refusal, done)) => group.push(Pending { written: Err(refusal), done }),
                 Ok(ready) => {
                     let length = match &ready.body {
-                        Body::Rows(rows) => rows.len(),
+                        Body::Here(rows) => rows.len(),
                         Body::Parts { .. } => 0,
                     };
-                    if !operations.is_empty() && bytes + length > BYTES_PER_TRANSACTION {
+                    if !records.is_empty() && bytes + length > BYTES_PER_TRANSACTION {
                         left_over = Some(Next::Ready(ready));
                         break;
                     }
+                    let Ready { committed, size, body, packed, nonce, done, .. } = ready;
+                    if let Err(error) = records.add(base, committed.index, body, packed, nonce) {
+                        group.push(Pending { written: Err(self.shared.unpackable(&error)), done });
+                        continue;
+                    }
                     bytes += length;
-                    let nonce = if matches!(ready.body, Body::Rows(_)) { group_nonce } else { ready.nonce };
-                    let entry = Entry { base, index: ready.committed.index, fence: fence.0, nonce, body: ready.body };
-                    operations.push(ops::put(self.shared.keys.log(entry.index), entry.encode(), 0));
-                    index = entry.index;
-                    size_of_rows += ready.size;
-                    group.push(Pending { written: Ok((ready.committed, ready.size)), done: ready.done });
+                    index = committed.index;
+                    size_of_rows += size;
+                    admitted += 1;
+                    group.push(Pending { written: Ok((committed, size)), done });
                 }
             }
             if group.len() >= BATCHES_PER_TRANSACTION || bytes >= BYTES_PER_TRANSACTION {
@@ -196,10 +258,18 @@ impl<'a> Writer<'a> {
                 Err(_) => {}
             }
         }
-        let admitted = operations.len() as u64;
+        let (mut count, mut stored) = (0, 0);
         let result = if admitted == 0 {
             Ok(())
+        } else if let Err(error) = records.close() {
+            Err(self.shared.unpackable(&error))
         } else {
+            let put = |entry: Entry| {
+                let (value, parts) = (entry.encode(), entry.body.bytes_of_parts());
+                (count, stored) = (count + 1, stored + value.len() as u64 + parts);
+                ops::put(self.shared.keys.log(entry.index), value, 0)
+            };
+            let operations = records.entries.into_iter().map(put).collect();
             let tip = Tip { index, fence: newest, generation: self.tip.generation, nonce: group_nonce };
             self.send(operations, tip).await
         };
@@ -209,8 +279,8 @@ impl<'a> Writer<'a> {
                 counters.batches.fetch_add(admitted, Ordering::Relaxed);
                 counters.transactions.fetch_add(1, Ordering::Relaxed);
                 counters.bytes.fetch_add(size_of_rows as u64, Ordering::Relaxed);
-                self.shared.since_snapshot.fetch_add(admitted, Ordering::Relaxed);
-                self.shared.bytes_since_snapshot.fetch_add(size_of_rows as u64, Ordering::Relaxed);
+                self.shared.since_snapshot.fetch_add(count, Ordering::Relaxed);
+                self.shared.bytes_since_snapshot.fetch_add(stored, Ordering::Relaxed);
                 self.shared.set_mark(index, true);
             }
             Ok(()) => {}
@@ -220,16 +290,22 @@ impl<'a> Writer<'a> {
             }
             Err(_) => {}
         }
-        for Pending { written, done } in group {
-            done(match (written, &result) {
-                (Err(refusal), _) => Err(refusal),
-                (Ok(_), Err(error)) => Err(error.clone()),
-                (Ok((committed, size)), Ok(())) => {
-                    self.shared.publish(committed, size, newest);
-                    Ok(())
-                }
-            });
+        let (mut written, mut answers) = (Vec::new(), Vec::new());
+        for Pending { written: of_batch, done } in group {
+            answers.push((
+                done,
+                match (of_batch, &result) {
+                    (Err(refusal), _) => Err(refusal),
+                    (Ok(_), Err(error)) => Err(error.clone()),
+                    (Ok(batch), Ok(())) => {
+                        written.push(batch);
+                        Ok(())
+                    }
+                },
+            ));
         }
+        self.shared.publish(written, newest);
+        answers.into_iter().for_each(|(done, answer)| done(answer));
         left_over
     }
 
@@ -242,9 +318,19 @@ impl<'a> Writer<'a> {
         rows.iter().for_each(|row| encode_row(row, &mut bytes));
         let committed = Committed { index, rows };
         let nonce = nonce();
-        let mut ready = Ready { fence, base, committed, size, body: Body::Rows(Vec::new()), nonce, done };
+        let mut packed = None;
+        if bytes.len() > MAX_VALUE && self.shared.format() >= PACKED {
+            let mut plain = Vec::with_capacity(bytes.len() + 16);
+            pack::add(index, &bytes, &mut plain);
+            packed = Some(plain.len() as u64);
+            bytes = match pack::pack(&plain) {
+                Ok(packed) => packed,
+                Err(error) => return Err((self.shared.unpackable(&error), done)),
+            };
+        }
+        let mut ready = Ready { fence, base, committed, size, body: Body::Here(Vec::new()), packed, nonce, done };
         if bytes.len() <= MAX_VALUE {
-            ready.body = Body::Rows(bytes);
+            ready.body = Body::Here(bytes);
             return Ok(ready);
         }
         let shared = self.shared;
@@ -473,7 +559,7 @@ impl<'a> Writer<'a> {
         shared.begin_filling(fence, self.tip.index == 0).await?;
         shared.catch_up(self.tip.index).await?;
         shared.delete_orphans(fence, self.tip.index).await?;
-        self.count_batches().await
+        self.count_records().await
     }
 
     /// Writes down that a recovery has ended: others that have found the same loss do not begin it again.
@@ -570,8 +656,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// How many batches the newest snapshot lacks.
-    async fn count_batches(&self) -> Result<(), StoreError> {
+    /// How many records of batches the newest snapshot lacks.
+    async fn count_records(&self) -> Result<(), StoreError> {
         let shared = self.shared;
         let head = shared
             .patiently("reading the snapshot's head", async || shared.client.get(shared.keys.at("snap-head")).await);
@@ -579,7 +665,7 @@ impl<'a> Writer<'a> {
         let head = head.unwrap_or_default();
         let logs = ops::between(shared.keys.log(head.index + 1), shared.keys.at("log0"));
         let logs = RangeRequest { count_only: true, ..logs };
-        let count = shared.patiently("counting batches", async || shared.client.range(logs.clone()).await).await?.count;
+        let count = shared.patiently("counting records", async || shared.client.range(logs.clone()).await).await?.count;
         shared.since_snapshot.store(count.unsigned_abs(), Ordering::Relaxed);
         shared.bytes_since_snapshot.store(0, Ordering::Relaxed);
         shared.snapshot_bytes.store(head.bytes, Ordering::Relaxed);

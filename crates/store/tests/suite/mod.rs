@@ -37,6 +37,17 @@ pub(crate) fn map<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, 
     pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).into()
 }
 
+/// Text that zstd does not make much smaller.
+#[allow(dead_code, reason = "not every test file needs it")]
+pub(crate) fn noise(seed: u64, bytes: usize) -> String {
+    let mut seed = seed.wrapping_mul(2).wrapping_add(1);
+    let next = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        char::from(b'!' + u8::try_from(seed >> 58).unwrap_or(0))
+    };
+    std::iter::repeat_with(next).take(bytes).collect()
+}
+
 /// Every promise of the contract that a backend keeps on its own.
 pub(crate) fn suite(store: &dyn Store) {
     assert_eq!(content(store), (0, map([])));

@@ -152,6 +152,13 @@ fn measure(programs: &Path, size: Size, soak: Duration, store: Store) -> Result<
     let api = Api::of(&server);
     until("the server's answer", BOUND, || api.get("/v1/nodes?per_page=1").map(Some))?;
     figures.tell("memory of the server before", f(settled_kib(&server)) / 1024.0, "MiB");
+    if store == Store::Etcd {
+        // A server that is alone writes its newest format half a minute after its start, and does so from then on.
+        until("the newest format of the state", BOUND, || {
+            let health = api.get("/v1/operator/autopilot/health")?;
+            Ok((health["Store"]["Format"].as_u64() > Some(1)).then_some(()))
+        })?;
+    }
     let mut fleet = Nodes::start(&programs.join("fleet"), &server, size.nodes)?;
     figures.tell("nodes registered and ready", fleet.until_all_are_welcome(BOUND)?.as_secs_f64(), "s");
     let before = settled_kib(&server);
