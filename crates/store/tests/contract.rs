@@ -12,7 +12,7 @@ use std::{
 use store::{Batch, DataDirLock, LockError, MemoryStore, SqliteOptions, SqliteStore, Store, StoreError, Versions};
 use testkit::PATIENCE;
 
-use crate::suite::{Answer, commit, content, map, put, submit, suite};
+use crate::suite::{Answer, commit, content, hold, map, put, submit, suite};
 
 #[test]
 fn memory_keeps_the_contract() {
@@ -49,14 +49,7 @@ fn a_burst_shares_transactions() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let fence = store.acquire().unwrap();
-    // The first batch holds the writer until all others are queued.
-    let (go, gate) = mpsc::channel::<()>();
-    let (tx, first) = mpsc::channel();
-    let rows = Box::new(move |_| {
-        let _ = gate.recv_timeout(PATIENCE);
-        vec![put("first", "1")]
-    });
-    store.submit(Batch { fence, base: 0, index: 1, rows }, Box::new(move |result| drop(tx.send(result))));
+    let (go, first) = hold(&store, fence, 0);
     let rest: Vec<Answer> = (1..500).map(|i| submit(&store, fence, i, i + 1, vec![put(&i.to_string(), "v")])).collect();
     go.send(()).unwrap();
     first.recv_timeout(PATIENCE).unwrap().unwrap();

@@ -15,7 +15,7 @@ use testkit::{PATIENCE, Wire, until};
 
 use crate::{
     etcd_kit::{Raw, block_on, member, open, options, take_over, until_seen},
-    suite::{Answer, commit, content, delete, map, put, submit, suite},
+    suite::{Answer, commit, content, delete, hold, map, put, submit, suite},
 };
 
 fn large(letter: &str, bytes: usize) -> String {
@@ -112,14 +112,7 @@ fn a_group_keeps_the_limits_of_a_transaction() {
     let fake = FakeEtcd::start();
     let store = open(&fake, "a");
     let fence = store.acquire().unwrap();
-    // The first batch holds the writer until all others are queued.
-    let (go, gate) = mpsc::channel::<()>();
-    let (tx, first) = mpsc::channel();
-    let rows = Box::new(move |_| {
-        let _ = gate.recv_timeout(PATIENCE);
-        vec![put("first", "1")]
-    });
-    store.submit(Batch { fence, base: 0, index: 1, rows }, Box::new(move |result| drop(tx.send(result))));
+    let (go, first) = hold(&store, fence, 0);
     let row = |i: u64| put(&i.to_string(), &large("x", [10, 20_000, 700_000][(i / 300 + i / 390) as usize]));
     let rest: Vec<Answer> = (1..400).map(|i| submit(&store, fence, i, i + 1, vec![row(i)])).collect();
     go.send(()).unwrap();

@@ -3,16 +3,16 @@
 mod etcd_kit;
 mod suite;
 
-use std::{sync::mpsc, time::Duration};
+use std::time::Duration;
 
 use etcd_fake::{FakeEtcd, Fault};
 use state::PACKED;
-use store::{Batch, EtcdOptions, EtcdStore, FORMATS, Fence, Member, Store as _, StoreError, Versions};
+use store::{EtcdOptions, EtcdStore, FORMATS, Fence, Member, Store as _, StoreError, Versions};
 use testkit::{PATIENCE, until};
 
 use crate::{
     etcd_kit::{Raw, block_on, member, options},
-    suite::{Answer, commit, content, delete, map, noise, put, submit, suite},
+    suite::{Answer, commit, content, delete, hold, map, noise, put, submit, suite},
 };
 
 /// A server that makes a new store in this format.
@@ -28,14 +28,7 @@ fn open(fake: &FakeEtcd, name: &str) -> EtcdStore {
 
 /// Queues batches of one row each while the writer waits, so that they go into as few transactions as may be.
 fn submit_at_once(store: &EtcdStore, fence: Fence, base: u64, count: u64, row: impl Fn(u64) -> String) {
-    let (go, gate) = mpsc::channel::<()>();
-    let (tx, first) = mpsc::channel();
-    let rows = Box::new(move |_| {
-        let _ = gate.recv_timeout(PATIENCE);
-        vec![put("first", "1")]
-    });
-    let batch = Batch { fence, base, index: base + 1, rows };
-    store.submit(batch, Box::new(move |result| drop(tx.send(result))));
+    let (go, first) = hold(store, fence, base);
     let row = |index: u64| vec![put(&format!("k{index}"), &row(index))];
     let rest: Vec<Answer> = (base + 1..base + count).map(|at| submit(store, fence, at, at + 1, row(at + 1))).collect();
     go.send(()).unwrap();
@@ -71,7 +64,7 @@ fn batches_of_one_transaction_are_one_record_and_come_one_by_one() {
 }
 
 #[test]
-fn a_follower_that_was_cut_off_catches_up_from_the_middle_of_nothing() {
+fn a_follower_that_was_cut_off_catches_up_record_by_record() {
     let fake = FakeEtcd::start();
     let own = fake.beside();
     let a = open(&fake, "a");

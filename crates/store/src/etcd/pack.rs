@@ -1,13 +1,14 @@
 //! Batches that go into one record, and rows of a snapshot: compressed.
 //!
-//! Rows of neighbouring batches are much alike, so that they take a fifth of the space together. etcd has each byte go
-//! through three logs, three databases and the watches of all servers: compressing it costs less than that.
+//! Rows of neighbouring batches are much alike, so they compress well together. With three members each byte goes
+//! through three logs, three databases and the watches of all servers: to compress it costs less than that
+//! (`cargo xtask bench scale --store both`).
 
 use std::io::Write as _;
 
 use super::layout::MAX_VALUE;
 
-/// zstd's fastest: what a higher one saves costs more than it does in etcd.
+/// zstd's fastest: each commit waits for it.
 const LEVEL: i32 = 1;
 
 /// Adds a batch to those of a record.
@@ -41,7 +42,7 @@ pub(super) fn unpack(packed: &[u8], size: u64) -> Option<Vec<u8>> {
     zstd::bulk::decompress(packed, size).ok().filter(|plain| plain.len() == size)
 }
 
-/// Compresses what comes bit by bit, and gives it in pieces.
+/// Compresses a stream, and cuts it in pieces.
 pub(super) struct Pieces(zstd::stream::write::Encoder<'static, Vec<u8>>);
 
 impl Pieces {
@@ -74,7 +75,7 @@ impl Whole {
         Ok(Self(zstd::stream::write::Decoder::new(Vec::new())?))
     }
 
-    /// Takes a piece; the plain bytes that were not taken out yet.
+    /// Takes the next piece; what it holds is behind the plain bytes that the caller has left there.
     pub(super) fn add(&mut self, piece: &[u8]) -> std::io::Result<&mut Vec<u8>> {
         self.0.write_all(piece)?;
         self.0.flush()?;

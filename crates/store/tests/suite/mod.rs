@@ -37,6 +37,21 @@ pub(crate) fn map<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, 
     pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).into()
 }
 
+/// Queues a batch that holds the writer until `()` is sent: what is queued meanwhile goes into as few transactions as
+/// may be.
+#[allow(dead_code, reason = "not every test file needs it")]
+pub(crate) fn hold(store: &dyn Store, fence: Fence, base: u64) -> (mpsc::Sender<()>, Answer) {
+    let (go, gate) = mpsc::channel();
+    let (tx, first) = mpsc::channel();
+    let rows = Box::new(move |_| {
+        let _ = gate.recv_timeout(PATIENCE);
+        vec![put("first", "1")]
+    });
+    let batch = Batch { fence, base, index: base + 1, rows };
+    store.submit(batch, Box::new(move |result| drop(tx.send(result))));
+    (go, first)
+}
+
 /// Text that zstd does not make much smaller.
 #[allow(dead_code, reason = "not every test file needs it")]
 pub(crate) fn noise(seed: u64, bytes: usize) -> String {
