@@ -12,6 +12,7 @@ mod place;
 mod process;
 #[path = "../../../crates/cli/src/demo/sweep.rs"]
 mod sweep;
+mod unbroken;
 mod wait;
 mod wire;
 
@@ -20,5 +21,6 @@ pub use page::{Step, missing, steps};
 pub use place::{Dir, beside_the_tests, free_port, free_ports};
 pub use process::{Guard, command_line, environment, pids, program, signal, try_signal};
 pub use sweep::{end_everything_of, processes_of};
+pub use unbroken::Unbroken;
 pub use wait::{Answer, InVain, PATIENCE, eventually, poll, soon, try_until, until};
 pub use wire::Wire;

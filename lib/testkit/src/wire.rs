@@ -122,6 +122,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::Unbroken;
 
     #[test]
     fn no_connection_outlives_a_cut_however_new_it_is() {
@@ -129,12 +130,12 @@ mod tests {
         let wire = Wire::to(far.local_addr().expect("bound").to_string());
         // Cut before it is let through, long afterwards, and at all times between.
         for pause in (0..200).map(|n| Duration::from_micros(n * 5)) {
-            let mut near = TcpStream::connect(wire.at()).expect("somebody listens");
+            let near = TcpStream::connect(wire.at()).expect("somebody listens");
             std::thread::sleep(pause);
             wire.cut();
             near.set_read_timeout(Some(crate::PATIENCE)).expect("a bound");
             let _far = far.accept().expect("the wire's other end");
-            let end = near.read(&mut [0]);
+            let end = Unbroken(&near).read(&mut [0]);
             let over = end.as_ref().map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |read| *read == 0);
             assert!(over, "cut after {pause:?}: {end:?}");
             wire.mend();
@@ -152,7 +153,7 @@ mod tests {
         let hears = |(near, far): &mut (TcpStream, TcpStream), within| {
             near.write_all(b"x").expect("it is open");
             far.set_read_timeout(Some(within)).expect("a bound");
-            far.read(&mut [0]).map_err(|error| error.kind())
+            Unbroken(&*far).read(&mut [0]).map_err(|error| error.kind())
         };
         let mut old = connect();
         assert_eq!(hears(&mut old, crate::PATIENCE), Ok(1));

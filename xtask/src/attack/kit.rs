@@ -13,6 +13,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use serde_json::{Value, json};
+use testkit::Unbroken;
 pub(super) use testkit::{Dir, HttpAnswer as Answer, read_answer as read};
 
 pub(super) use crate::interop::{
@@ -54,7 +55,7 @@ pub(super) fn answering(head: &'static str) -> Result<u16> {
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(std::io::Result::ok) {
             let _ = stream.set_read_timeout(Some(Duration::from_millis(200)));
-            let _ = stream.read(&mut [0; 4096]);
+            let _ = Unbroken(&stream).read(&mut [0; 4096]);
             let _ = write!(stream, "HTTP/1.1 {head}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
         }
     });

@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use testkit::Unbroken;
 
 use super::{
     engine::Engine,
@@ -377,7 +378,7 @@ fn events(agent: &Agent) -> Result<Vec<(String, String)>> {
     let mut bytes = Vec::new();
     // It does not end by itself: what is there already comes without a pause, once it begins to come.
     let mut piece = [0; 1 << 16];
-    while let Some(n) = stream.read(&mut piece).ok().filter(|n| *n > 0) {
+    while let Some(n) = Unbroken(&stream).read(&mut piece).ok().filter(|n| *n > 0) {
         bytes.extend_from_slice(&piece[..n]);
         if String::from_utf8_lossy(&bytes).contains("\"Events\"") {
             stream.set_read_timeout(Some(QUIET))?;

@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use testkit::Unbroken;
 use tungstenite::Message;
 
 use super::{
@@ -40,7 +41,7 @@ fn session(agent: &Agent, alloc: &str) -> Result<Duration> {
     let stream = TcpStream::connect(&address)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(BOUND))?;
-    let (mut socket, _) = tungstenite::client(url, stream).context("the upgrade to a websocket")?;
+    let (mut socket, _) = tungstenite::client(url, Unbroken(stream)).context("the upgrade to a websocket")?;
     loop {
         let Message::Text(text) = socket.read().context("a session that has not told its exit code")? else {
             continue;

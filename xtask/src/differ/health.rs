@@ -12,6 +12,7 @@ use std::{
 };
 
 use anyhow::Result;
+use testkit::Unbroken;
 
 /// A server that ends with its owner.
 pub(super) struct Health {
@@ -56,7 +57,7 @@ fn answer(mut stream: TcpStream, good: &AtomicBool) {
     // Whoever asks and goes away before the answer is none of ours.
     drop(stream.set_nonblocking(false));
     drop(stream.set_read_timeout(Some(Duration::from_secs(10))));
-    drop(stream.read(&mut [0; 2048]));
+    drop(Unbroken(&stream).read(&mut [0; 2048]));
     let status = if good.load(Ordering::Relaxed) { "200 OK" } else { "503 Service Unavailable" };
     drop(write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"));
 }

@@ -17,6 +17,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use testkit::Unbroken;
 
 use crate::{
     local,
@@ -335,7 +336,7 @@ fn examine(monitor: &Path) -> Result<String> {
     let mut answer = Vec::new();
     let mut part = [0; 4096];
     // Until it is silent: the kernel writes its own answer meanwhile, and the machine ends with it.
-    while let Ok(length @ 1..) = monitor.read(&mut part) {
+    while let Ok(length @ 1..) = Unbroken(&monitor).read(&mut part) {
         answer.extend_from_slice(&part[..length]);
     }
     // What it was asked comes back letter by letter.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::free_port;
+use testkit::{Unbroken, free_port};
 
 use crate::agent::{Agent, drover, printed, until};
 
@@ -49,7 +49,7 @@ fn first_words(agent: &Agent, path: &str) -> String {
                    sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==";
     stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n{upgrade}\r\n\r\n").as_bytes()).expect("sent");
     let (mut said, mut piece) = (String::new(), [0; 4096]);
-    while let Ok(n @ 1..) = stream.read(&mut piece) {
+    while let Ok(n @ 1..) = Unbroken(&stream).read(&mut piece) {
         said.push_str(&String::from_utf8_lossy(&piece[..n]));
     }
     said

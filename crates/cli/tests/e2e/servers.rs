@@ -16,7 +16,7 @@ use std::{
 use etcd_fake::FakeEtcd;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use testkit::{PATIENCE, free_port};
+use testkit::{PATIENCE, Unbroken, free_port};
 
 use crate::agent::{Agent, printed, signal, until};
 
@@ -501,7 +501,7 @@ impl Events {
         while !self.told.contains(word) {
             // Heartbeats come all the time.
             assert!(begun.elapsed() < PATIENCE, "the stream does not say {word:?}: {}", self.told);
-            let n = self.stream.read(&mut bytes).expect("events");
+            let n = Unbroken(&self.stream).read(&mut bytes).expect("events");
             assert!(n > 0, "the stream has ended: {}", self.told);
             self.told.push_str(&String::from_utf8_lossy(&bytes[..n]));
         }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::free_port;
+use testkit::{Unbroken, free_port};
 
 use crate::agent::{Agent, BOUND, drover, printed, until};
 
@@ -280,7 +280,7 @@ fn said(at: &str, words: &[u8]) -> (TcpStream, Option<u8>) {
     // What is closed already takes nothing.
     let _ = stream.write_all(words);
     let mut first = [0];
-    let read = stream.read(&mut first).is_ok_and(|n| n == 1);
+    let read = Unbroken(&stream).read(&mut first).is_ok_and(|n| n == 1);
     (stream, read.then_some(first[0]))
 }
 

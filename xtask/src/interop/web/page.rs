@@ -14,6 +14,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
+use testkit::Unbroken;
 use tungstenite::{Message, WebSocket, client};
 
 use super::super::browser::chromium;
@@ -28,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(30);
 pub(super) struct Page {
     browser: Child,
     profile: PathBuf,
-    socket: WebSocket<TcpStream>,
+    socket: WebSocket<Unbroken<TcpStream>>,
     session: String,
     next: u64,
     /// What the browser has complained of.
@@ -66,7 +67,8 @@ impl Page {
         let host = address.trim_start_matches("ws://").split('/').next().context("no host")?.to_owned();
         let stream = TcpStream::connect(&host)?;
         stream.set_nodelay(true)?;
-        let (socket, _) = client(&address, stream).map_err(|error| anyhow!("no DevTools at {address}: {error}"))?;
+        let (socket, _) =
+            client(&address, Unbroken(stream)).map_err(|error| anyhow!("no DevTools at {address}: {error}"))?;
         let (session, troubles, expected, met) = (String::new(), Vec::new(), Vec::new(), Vec::new());
         let mut page = Self { browser, profile, socket, session, next: 0, troubles, expected, met };
         page.another()?;
@@ -100,7 +102,7 @@ impl Page {
         if !self.session.is_empty() {
             message["sessionId"] = self.session.clone().into();
         }
-        self.socket.get_ref().set_read_timeout(Some(BOUND))?;
+        self.socket.get_ref().0.set_read_timeout(Some(BOUND))?;
         self.socket.send(Message::text(message.to_string()))?;
         loop {
             let Message::Text(text) = self.socket.read().with_context(|| format!("no answer to {method}"))? else {
