@@ -60,8 +60,9 @@ usage: cargo xtask COMMAND
                        remote tasks on hosts and an engine while managers, lines and runtimes fail, from a seed; \
                        --clusters adds a real Slurm and a real Kubernetes
   chaos cluster [--for DURATION | --minutes N] [--seed S] [--short]
-                       three servers, three members of etcd and three nodes, each in a network namespace, are \
-                       killed, frozen, cut off and short of disk, from a seed; clients, tasks and a checker look on
+                       three servers, three members of etcd, three nodes and two ssh hosts of remote tasks, each in a \
+                       network namespace, are killed, frozen, cut off and short of disk, from a seed; clients, tasks \
+                       and a checker look on
   chaos upgrade        replaces three servers and a node of another release, one by one, while clients write; \
                        DROVER_BEFORE=path names the program of that release
   model [--long] [--seed S]

@@ -1,5 +1,5 @@
 //! The shared store on real members of etcd: its contract, over TLS too, members that are killed and stopped in the
-//! middle of commits, a quota that is used up.
+//! middle of commits, a backup that is restored, a quota that is used up.
 
 use std::{
     fs,
@@ -42,6 +42,7 @@ pub(crate) fn check() -> Result<()> {
     fs::create_dir_all(&dir)?;
     let result = one(&program, &dir)
         .and_then(|()| three(&program, &dir))
+        .and_then(|()| restored(&program, &dir))
         .and_then(|()| full(&program, &dir))
         .and_then(|()| secured(&program, &dir));
     let result = result.with_context(|| format!("the ends of the members' logs:\n{}", local::ends_of_logs(&dir)));
@@ -152,6 +153,19 @@ impl EtcdMember {
             command.env_remove(name);
         }
         self.child = Some(command.current_dir(&self.dir).spawn().context("could not start etcd")?);
+        Ok(())
+    }
+
+    /// The value of this option.
+    fn word(&self, option: &str) -> Result<&str> {
+        let mut words = self.words.iter().skip_while(|word| *word != option);
+        words.nth(1).map(String::as_str).with_context(|| format!("{option} of the member"))
+    }
+
+    /// Gives this option another value, from the next start on.
+    fn set_word(&mut self, option: &str, value: &str) -> Result<()> {
+        let mut words = self.words.iter_mut().skip_while(|word| *word != option);
+        value.clone_into(words.nth(1).with_context(|| format!("{option} of the member"))?);
         Ok(())
     }
 
@@ -348,11 +362,46 @@ fn three(program: &Path, dir: &Path) -> Result<()> {
     nothing_is_lost(program, "three", &at, acknowledged)
 }
 
+/// etcd's own tools save a snapshot, and put it in the place of what was acknowledged since.
+fn restored(program: &Path, dir: &Path) -> Result<()> {
+    let file = |name: &str| dir.join(name).display().to_string();
+    let (snapshot, data) = (file("past.snapshot"), file("past0-restored"));
+    let etcdctl = |words: &[&str]| Run::new("etcdctl", words.iter().copied()).env("ETCDCTL_API", "3").quiet().run();
+    let mut members = EtcdMember::cluster(dir, "past", 1, &[], "http")?;
+    let at = endpoints(&members);
+    leader(program, &members)?;
+    let mark = [("ETCD_MARK", file("past.mark"))];
+    let commits = || -> Result<String> {
+        let text = play(program, "a_few_commits", "past", &at, &mark)?;
+        Ok(said(&text, "acknowledged ").context("the index of the last commit")?.to_owned())
+    };
+    let found = commits()?;
+    etcdctl(&["--endpoints", &at, "snapshot", "save", &snapshot])?;
+    let acknowledged = commits()?;
+    members[0].stop()?;
+    // The same token and addresses: it is the same cluster to everybody.
+    let mut words = vec!["snapshot", "restore", &snapshot, "--data-dir", &data];
+    for option in ["--name", "--initial-cluster", "--initial-advertise-peer-urls"] {
+        words.extend([option, members[0].word(option)?]);
+    }
+    etcdctl(&words)?;
+    members[0].set_word("--data-dir", &data)?;
+    members[0].start()?;
+    leader(program, &members)?;
+    let [mark] = mark;
+    let env = [mark, ("FOUND", found.clone()), ("ACKNOWLEDGED", acknowledged.clone())];
+    play(program, "a_restored_etcd_has_lost_what_was_acknowledged_since", "past", &at, &env)?;
+    println!("etcd: a snapshot of index {found} was restored: what was acknowledged up to {acknowledged} is missed");
+    Ok(())
+}
+
 fn full(program: &Path, dir: &Path) -> Result<()> {
     let quota = ["--quota-backend-bytes".to_owned(), (24 * 1024 * 1024).to_string()];
     let members = EtcdMember::cluster(dir, "full", 1, &quota, "http")?;
     leader(program, &members)?;
-    play(program, "quota", "quota", &endpoints(&members), &[]).map(drop)
+    let text = play(program, "quota", "quota", &endpoints(&members), &[])?;
+    println!("etcd: a quota used up: full after {}", said(&text, "full after ").unwrap_or_default());
+    Ok(())
 }
 
 /// With TLS at both ends, and a user.

@@ -113,9 +113,9 @@ const CHECKS: &[Check] = &[
     ),
     (
         "chaos-cluster",
-        "three servers, three members of etcd and three nodes are killed, frozen, cut off and short of disk: no \
-            acknowledged write is lost, no index goes back, an order explains every answer, no task ends without a \
-            cause",
+        "three servers, three members of etcd, three nodes and two ssh hosts are killed, frozen, cut off and short of \
+            disk for five minutes: no acknowledged write is lost, no index goes back, an order explains every answer, \
+            no task ends without a cause",
         chaos::cluster::check,
     ),
     (
@@ -214,7 +214,7 @@ const CHECKS: &[Check] = &[
     (
         "etcd",
         "the shared store on real members of etcd, with TLS too: killed, stopped, full, they lose nothing that was \
-            acknowledged",
+            acknowledged; restored from a snapshot, they are found out; full, they are given room",
         etcd::check,
     ),
     (

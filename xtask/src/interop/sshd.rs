@@ -1,8 +1,8 @@
-//! Servers of ssh in network namespaces: keys, configuration, start.
+//! Servers of ssh in network namespaces: keys, configuration, start; and what `remote_exec` is told of them.
 
 use std::{
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
@@ -69,6 +69,23 @@ pub(crate) fn know_hosts(dir: &Path, hosts: &[(&str, String)]) -> Result<()> {
     Ok(fs::write(dir.join("ssh_config"), config)?)
 }
 
+/// What a node is told of hosts that all have room: name, address and directory of each.
+pub(crate) fn plugin<'a>(dir: &Path, hosts: impl IntoIterator<Item = (&'a str, String, PathBuf)>) -> String {
+    let host = |(name, address, dir): (&str, String, PathBuf)| {
+        format!(
+            "    host {name:?} {{\n      address = {address:?}\n      dir = {dir:?}\n      capacity {{\n        \
+                sessions = 40\n      }}\n    }}\n"
+        )
+    };
+    let hosts: String = hosts.into_iter().map(host).collect();
+    format!(
+        "plugin \"remote_exec\" {{\n  config {{\n    transport = \"ssh\"\n    pool = \"chaos\"\n    ssh_config \
+            = \"{0}/ssh_config\"\n    known_hosts = \"{0}/keys/known_hosts\"\n    keepalive_seconds = 2\n{hosts}  \
+            }}\n}}\n",
+        dir.display()
+    )
+}
+
 /// Starts a server for a host with one of the keys, and waits until it listens.
 pub(crate) fn start(dir: &Path, namespace: &str, host: &str, key: &str, address: &str) -> Result<Child> {
     let config = dir.join(format!("sshd-{host}"));
@@ -108,15 +125,26 @@ pub(crate) fn inhabitants(namespace: &str) -> Vec<u32> {
     inside.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// SIGKILL for the listener of a namespace and for the connections that it has, which live on in processes of their
-/// own without it. Afterwards the next one can listen.
+/// Processes that live in a network namespace and have such a command line.
+fn inhabitants_like(namespace: &str, like: impl Fn(&str) -> bool) -> Vec<u32> {
+    let command = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    inhabitants(namespace).into_iter().filter(|pid| like(&command(pid))).collect()
+}
+
+/// The listener of a namespace and the connections that it has, which live on in processes of their own without it.
+pub(crate) fn servers(namespace: &str) -> Vec<u32> {
+    inhabitants_like(namespace, |command| command.starts_with("sshd") || command.starts_with("/usr/sbin/sshd"))
+}
+
+/// Channels on the host of a namespace: what carries out a manager's calls.
+pub(crate) fn channels(namespace: &str) -> Vec<u32> {
+    inhabitants_like(namespace, |command| command.contains("serve-host"))
+}
+
+/// SIGKILL for all [`servers`] of a namespace. Afterwards the next one can listen.
 pub(crate) fn end_all(namespace: &str) -> Result<()> {
     until("an end of the servers of ssh", BOUND, || {
-        let ours = |pid: &u32| {
-            let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            command.starts_with("sshd") || command.starts_with("/usr/sbin/sshd")
-        };
-        let left: Vec<u32> = inhabitants(namespace).into_iter().filter(ours).collect();
+        let left = servers(namespace);
         left.iter().try_for_each(|pid| kill(*pid))?;
         Ok(left.is_empty().then_some(()))
     })

@@ -1,17 +1,26 @@
 //! What goes wrong, drawn from the dice, and how long.
 
-use std::{collections::BTreeMap, fs, path::PathBuf, time::Instant};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result};
 use rustix::process::Signal;
 
 use super::{
     super::dice::Dice,
+    net::{HOSTS, NODES},
     world::{Who, World},
 };
-use crate::local::signal;
+use crate::{
+    interop::sshd,
+    local::{kill, signal},
+};
 
-/// At most so many at a time.
+/// At most so many at a time, without those of hosts.
 const AT_ONCE: usize = 2;
 /// The longest one: longer than every lease.
 const LONGEST_MS: u64 = 24_000;
@@ -40,6 +49,8 @@ struct Trouble {
 /// Troubles that are on, and what has been.
 pub(super) struct Troubles {
     dice: Dice,
+    /// What happens to hosts is drawn apart: a trouble of theirs does not change what comes next for others.
+    dice_of_hosts: Dice,
     on: Vec<Trouble>,
     /// Those whose disk has been full since everything was well: they may have ended by that.
     short: Vec<Who>,
@@ -50,9 +61,16 @@ pub(super) struct Troubles {
 }
 
 impl Troubles {
-    pub(super) fn new(dice: Dice) -> Self {
-        let begun = Instant::now();
-        Self { dice, on: Vec::new(), short: Vec::new(), story: Vec::new(), counts: BTreeMap::new(), begun }
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            dice: Dice::new(seed),
+            dice_of_hosts: Dice::new(seed ^ 0x3333),
+            on: Vec::new(),
+            short: Vec::new(),
+            story: Vec::new(),
+            counts: BTreeMap::new(),
+            begun: Instant::now(),
+        }
     }
 
     pub(super) fn tell(&mut self, what: &str) {
@@ -132,7 +150,8 @@ impl Troubles {
         let direction = self.dice.below(3);
         let lasts = self.dice.duration(LONGEST_MS);
         let apart = who != at && !self.is_busy(at);
-        if self.on.len() >= AT_ONCE || self.is_busy(who) {
+        let on = self.on.iter().filter(|trouble| !matches!(trouble.who, Who::Host(_))).count();
+        if on >= AT_ONCE || self.is_busy(who) {
             return Ok(());
         }
         for touched in [Some(who), (kind >= 10 && apart).then_some(at)].into_iter().flatten() {
@@ -146,7 +165,7 @@ impl Troubles {
                 // Also what it has started to drive tasks, half of the time.
                 let plugins = self.plugins(world, who);
                 world.kill(who)?;
-                plugins.into_iter().try_for_each(crate::local::kill)?;
+                plugins.into_iter().try_for_each(kill)?;
                 ("killed", None, Heal::Start)
             }
             3 => {
@@ -180,20 +199,69 @@ impl Troubles {
             }
             _ => return Ok(()),
         };
-        let group = match who {
+        self.begin(Trouble { until: Instant::now() + lasts, who, with, heal }, what, lasts);
+        Ok(())
+    }
+
+    /// Something happens to a host, now and then. Its tasks notice nothing.
+    pub(super) fn strike_host(&mut self, world: &mut World) -> Result<()> {
+        let dice = &mut self.dice_of_hosts;
+        let (n, kind, node) = (dice.index(HOSTS.len()), dice.below(20), NODES[dice.index(NODES.len())]);
+        let (direction, with_channels, lasts) = (dice.below(3), dice.below(2) == 0, dice.duration(LONGEST_MS));
+        let (who, host) = (Who::Host(n), HOSTS[n]);
+        if self.is_busy(who) {
+            return Ok(());
+        }
+        let namespace = world.net.namespace(host);
+        // Half of the time also what carries out the managers' calls there, which outlives its connection for a while.
+        let channels = if with_channels { sshd::channels(&namespace) } else { Vec::new() };
+        let (what, heal) = match kind {
+            0 | 1 => {
+                world.kill(who)?;
+                channels.into_iter().try_for_each(kill)?;
+                ("killed", Heal::Start)
+            }
+            2 | 3 => {
+                let frozen: Vec<u32> = sshd::servers(&namespace).into_iter().chain(channels).collect();
+                frozen.iter().try_for_each(|pid| signal(*pid, Signal::STOP))?;
+                ("frozen", Heal::Continue(frozen))
+            }
+            4 | 5 => {
+                world.net.cut(host)?;
+                ("cut off", Heal::Mend)
+            }
+            6 | 7 => ("short of disk", Heal::Empty(world.disk(who)?.fill()?)),
+            8 | 9 => {
+                let ways = match direction {
+                    0 => vec![(host, node)],
+                    1 => vec![(node, host)],
+                    _ => vec![(host, node), (node, host)],
+                };
+                ways.iter().try_for_each(|(from, to)| world.net.block(from, to))?;
+                ("cut off from one node", Heal::Unblock(ways))
+            }
+            _ => return Ok(()),
+        };
+        // The node stays free for other troubles: these ways are its alone.
+        self.begin(Trouble { until: Instant::now() + lasts, who, with: None, heal }, what, lasts);
+        Ok(())
+    }
+
+    fn begin(&mut self, trouble: Trouble, what: &str, lasts: Duration) {
+        let group = match trouble.who {
             Who::Server(_) => "servers",
             Who::Member(_) => "members of etcd",
             Who::Node(_) => "nodes",
+            Who::Host(_) => "hosts",
         };
-        let count = if with.is_some() { what.to_owned() } else { format!("{group} {what}") };
+        let count = if trouble.with.is_some() { what.to_owned() } else { format!("{group} {what}") };
         *self.counts.entry(count).or_default() += 1;
-        let ways = match &heal {
+        let ways = match &trouble.heal {
             Heal::Unblock(ways) => format!(" {ways:?}"),
             _ => String::new(),
         };
-        self.tell(&format!("{name}: {what}{ways} for {:.1} s", lasts.as_secs_f64()));
-        self.on.push(Trouble { until: Instant::now() + lasts, who, with, heal });
-        Ok(())
+        self.tell(&format!("{}: {what}{ways} for {:.1} s", trouble.who.name(), lasts.as_secs_f64()));
+        self.on.push(trouble);
     }
 
     fn who(&mut self) -> Who {

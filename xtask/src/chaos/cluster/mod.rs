@@ -1,7 +1,7 @@
-//! `cargo xtask chaos cluster`: three servers that share an etcd of three members, and three nodes, each in a network
-//! namespace and on a small disk of its own. A seed decides who is killed, frozen, stopped, cut off from all or from
-//! one, or has its disk filled. Meanwhile clients write, read and compare through every server, jobs are edited and
-//! nodes drained.
+//! `cargo xtask chaos cluster`: three servers that share an etcd of three members, three nodes, and two hosts that run
+//! the nodes' remote tasks over ssh, each in a network namespace and on a small disk of its own. A seed decides who is
+//! killed, frozen, stopped, cut off from all or from one, or has its disk filled; of a host it is the ssh server, never
+//! a task. Meanwhile clients write, read and compare through every server, jobs are edited and nodes drained.
 //!
 //! What must be true: no acknowledged write is lost, no index goes back, an order explains what clients see, no lock
 //! has two holders at once, no slot of a remote task has two instances at once and none ends without a cause, tasks of
@@ -29,7 +29,7 @@ use self::{
 use super::{dice::Dice, regressions};
 use crate::{
     builds, ends,
-    interop::etcd,
+    interop::{etcd, sshd},
     local::{self, until},
     packages::{self, Skip, Wanted},
     process::Run,
@@ -39,6 +39,8 @@ use crate::{
 /// How long a short run is in trouble.
 const SHORT: Duration = Duration::from_secs(45);
 const USUAL: Duration = Duration::from_secs(15 * 60);
+/// How long the new seed of a check is in trouble.
+const CHECKED: Duration = Duration::from_secs(5 * 60);
 /// After so much trouble everything heals once: what has gone wrong is told near its cause.
 const ROUND: Duration = Duration::from_secs(60);
 /// Everything has healed: so soon all is as it was asked for.
@@ -57,25 +59,23 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
     play(seed, length)
 }
 
-/// A short run, as a check of `cargo xtask interop`: first what is always the same, then seeds that once failed, and
-/// one of this run.
+/// As a check of `cargo xtask interop`: short runs with seeds that once failed, and a longer one with a new seed. Each
+/// begins with what is always the same.
 pub(crate) fn check() -> Result<()> {
     need()?;
     let failed = regressions::read()?.into_iter().filter_map(|once| match once {
         regressions::Once::Cluster(seed) => Some(seed),
         _ => None,
     });
-    failed.chain([super::fresh()]).try_for_each(|seed| play(seed, SHORT))
+    let failed = failed.map(|seed| (seed, SHORT));
+    failed.chain([(super::fresh(), CHECKED)]).try_for_each(|(seed, length)| play(seed, length))
 }
 
 /// What a run needs of this machine.
 fn need() -> Result<()> {
     packages::need_root("network namespaces and small disks need root")?;
-    packages::need(&[
-        Wanted::new("ip", "iproute2"),
-        Wanted::new("nsenter", "util-linux"),
-        Wanted::new("flock", "util-linux"),
-    ])?;
+    packages::need(&[Wanted::new("nsenter", "util-linux"), Wanted::new("flock", "util-linux")])?;
+    packages::need(&sshd::PACKAGES)?;
     etcd::need()?;
     packages::need_go()?;
     let probe = format!("dc{}x", std::process::id());
@@ -90,7 +90,7 @@ fn need() -> Result<()> {
 fn play(seed: u64, length: Duration) -> Result<()> {
     println!("chaos cluster: seed {seed}, {} s of trouble", length.as_secs());
     let mut world = World::start()?;
-    let mut troubles = Troubles::new(Dice::new(seed));
+    let mut troubles = Troubles::new(seed);
     let mut sums = [0; 3];
     let told = story(&mut world, &mut troubles, seed, length, &mut sums);
     let violations = world.watch.violations();
@@ -199,6 +199,7 @@ fn trouble(
             break;
         }
         troubles.strike(world)?;
+        troubles.strike_host(world)?;
         if turn % OTHER_JOBS == 0 {
             clients.other_jobs();
         }

@@ -1,5 +1,5 @@
-//! One network with a switch of its own: every server, every member of etcd and every node hangs on a line that can be
-//! cut, and from each of them the way to any other can be lost alone.
+//! One network with a switch of its own: every server, every member of etcd, every node and every host hangs on a line
+//! that can be cut, and from each of them the way to any other can be lost alone.
 
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,12 @@ use crate::{
 pub(super) const SERVERS: [&str; 3] = ["s0", "s1", "s2"];
 pub(super) const MEMBERS: [&str; 3] = ["e0", "e1", "e2"];
 pub(super) const NODES: [&str; 3] = ["n0", "n1", "n2"];
+/// Where remote tasks run; nodes reach them by ssh.
+pub(super) const HOSTS: [&str; 2] = ["h0", "h1"];
 
 /// Everybody on the network but the clients.
 pub(super) fn everybody() -> impl Iterator<Item = &'static str> {
-    SERVERS.into_iter().chain(MEMBERS).chain(NODES)
+    SERVERS.into_iter().chain(MEMBERS).chain(NODES).chain(HOSTS)
 }
 
 /// Nobody has it: what is sent there arrives nowhere, and nobody says so.

@@ -30,7 +30,7 @@ pub(super) enum Kind {
     Still,
     /// Of `raw_exec`, edited and drained.
     Near,
-    /// Of `remote_exec`, edited and handed over.
+    /// Of `remote_exec`, on hosts; edited and handed over. What happens to nodes and hosts is no cause of its end.
     Far,
 }
 

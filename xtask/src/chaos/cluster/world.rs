@@ -1,4 +1,5 @@
-//! Three servers, three members of etcd and three nodes, each in a network namespace and on a small disk of its own.
+//! Three servers, three members of etcd, three nodes and two hosts of remote tasks, each in a network namespace and on
+//! a small disk of its own.
 
 use std::{
     fs,
@@ -10,17 +11,20 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use testkit::Guard;
 
 use super::{
-    net::{MEMBERS, NODES, Net, SERVERS},
+    net::{HOSTS, MEMBERS, NODES, Net, SERVERS},
     truth::{KINDS, Watch},
 };
 use crate::{
     interop::{
         cluster::{Agent, Place, Role},
         etcd::{EtcdMember, Seat},
+        sshd,
     },
     local::{self, until},
+    process::Run,
     small_disk::SmallDisk,
 };
 
@@ -29,8 +33,8 @@ pub(super) const BOUND: Duration = Duration::from_secs(90);
 pub(super) const ANSWER: Duration = Duration::from_secs(4);
 /// Before each of the looks that go on until something is there.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
-/// Room of a member of etcd, of a server and of a node, in MiB.
-const ROOM: [u32; 3] = [640, 16, 160];
+/// Room of a member of etcd, of a server, of a node and of a host, in MiB.
+const ROOM: [u32; 4] = [640, 16, 160, 16];
 
 /// Somebody to whom something can happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +42,7 @@ pub(super) enum Who {
     Server(usize),
     Member(usize),
     Node(usize),
+    Host(usize),
 }
 
 impl Who {
@@ -46,13 +51,15 @@ impl Who {
             Self::Server(n) => SERVERS[n],
             Self::Member(n) => MEMBERS[n],
             Self::Node(n) => NODES[n],
+            Self::Host(n) => HOSTS[n],
         }
     }
 
     pub(super) fn all() -> impl Iterator<Item = Self> {
         let count = |n: usize| 0..n;
         let servers = count(SERVERS.len()).map(Self::Server);
-        servers.chain(count(MEMBERS.len()).map(Self::Member)).chain(count(NODES.len()).map(Self::Node))
+        let nodes = count(NODES.len()).map(Self::Node).chain(count(HOSTS.len()).map(Self::Host));
+        servers.chain(count(MEMBERS.len()).map(Self::Member)).chain(nodes)
     }
 }
 
@@ -79,6 +86,8 @@ pub(super) struct World {
     pub(super) servers: Vec<Agent>,
     pub(super) nodes: Vec<Agent>,
     pub(super) etcd: Vec<EtcdMember>,
+    /// Servers of ssh by host.
+    sshds: Vec<Guard>,
     disks: Vec<(&'static str, SmallDisk)>,
     _workloads: Workloads,
     pub(super) watch: Arc<Watch>,
@@ -104,6 +113,7 @@ impl World {
             servers: Vec::new(),
             nodes: Vec::new(),
             etcd: Vec::new(),
+            sshds: Vec::new(),
             disks: Vec::new(),
             _workloads: Workloads(dir.clone()),
             watch,
@@ -117,11 +127,13 @@ impl World {
 
     fn fill(&mut self) -> Result<()> {
         let dir = self.dir.0.clone();
-        for (names, room) in [MEMBERS, SERVERS, NODES].into_iter().zip(ROOM) {
+        for (names, room) in [&MEMBERS[..], &SERVERS, &NODES, &HOSTS].into_iter().zip(ROOM) {
             for name in names {
                 self.disks.push((name, SmallDisk::mount(&dir.join(name), room)?));
             }
         }
+        // After the disks: they see what is mounted when they start.
+        self.start_hosts()?;
         let place = |net: &Net, name: &str| Place {
             namespace: Some(net.namespace(name)),
             address: net.address(name),
@@ -149,15 +161,15 @@ impl World {
             self.servers.push(Agent::start_in(&format!("chaoscluster-{name}"), place, Role::Server, &[], &more)?);
         }
         let addresses = SERVERS.map(|name| format!("{}:4647", self.net.address(name)));
+        let hosts = HOSTS.map(|host| (host, self.net.address(host), dir.join(host).join("runtime")));
+        let hosts = sshd::plugin(&dir, hosts);
         for name in NODES {
             let own = dir.join(name);
             let more = format!(
-                "client {{\n  servers = {}\n  state_dir = {:?}\n  alloc_dir = {:?}\n}}\nplugin \"remote_exec\" {{\n  \
-                 config {{\n    transport = \"local\"\n    root = {:?}\n  }}\n}}\n",
+                "client {{\n  servers = {}\n  state_dir = {:?}\n  alloc_dir = {:?}\n}}\n{hosts}",
                 json!(addresses),
                 own.join("state"),
                 own.join("allocs"),
-                dir.join("hosts"),
             );
             let (place, role) = (place(&self.net, name), Role::Node(&self.servers[0]));
             self.nodes.push(Agent::start_in(&format!("chaoscluster-{name}"), place, role, &[], &more)?);
@@ -176,6 +188,20 @@ impl World {
             until("an answer to a new job", BOUND, || self.put(1, "/v1/jobs", &body).map(Some))?;
         }
         Ok(())
+    }
+
+    fn start_hosts(&mut self) -> Result<()> {
+        sshd::keys(self.dir(), &["client", HOSTS[0], HOSTS[1]])?;
+        sshd::know_hosts(self.dir(), &HOSTS.map(|host| (host, self.net.address(host))))?;
+        for host in HOSTS {
+            let started = self.start_sshd(host)?;
+            self.sshds.push(started);
+        }
+        Ok(())
+    }
+
+    fn start_sshd(&self, host: &str) -> Result<Guard> {
+        sshd::start(self.dir(), &self.net.namespace(host), host, host, &self.net.address(host)).map(Guard)
     }
 
     /// Everything of the run is in it.
@@ -250,21 +276,26 @@ impl World {
         match who {
             Who::Server(n) => self.servers.get_mut(n),
             Who::Node(n) => self.nodes.get_mut(n),
-            Who::Member(_) => None,
+            Who::Member(_) | Who::Host(_) => None,
         }
     }
 
     pub(super) fn is_alive(&mut self, who: Who) -> Result<bool> {
         match who {
             Who::Member(n) => self.etcd[n].is_alive(),
+            Who::Host(n) => Ok(self.sshds[n].try_wait()?.is_none()),
             who => self.agent(who).context("no such agent")?.is_alive(),
         }
     }
 
-    /// SIGKILL for that process alone.
+    /// SIGKILL for that process alone; of a host it is the server of ssh with its connections.
     pub(super) fn kill(&mut self, who: Who) -> Result<()> {
         match who {
             Who::Member(n) => self.etcd[n].kill(),
+            Who::Host(n) => {
+                sshd::end_all(&self.net.namespace(HOSTS[n]))?;
+                self.sshds[n].wait().map(drop).map_err(Into::into)
+            }
             who => self.agent(who).context("no such agent")?.crash(),
         }
     }
@@ -273,6 +304,7 @@ impl World {
     pub(super) fn stop(&mut self, who: Who) -> Result<()> {
         match who {
             Who::Member(n) => self.etcd[n].stop(),
+            Who::Host(_) => self.kill(who),
             who => self.agent(who).context("no such agent")?.stop(),
         }
     }
@@ -284,6 +316,12 @@ impl World {
                 self.etcd[n].kill()?;
                 self.etcd[n].start()
             }
+            Who::Host(n) => {
+                // What it has left behind holds the port.
+                self.kill(who)?;
+                self.sshds[n] = self.start_sshd(HOSTS[n])?;
+                Ok(())
+            }
             who => self.agent(who).context("no such agent")?.restart(),
         }
     }
@@ -291,6 +329,7 @@ impl World {
     pub(super) fn signal(&mut self, who: Who, signal: Signal) -> Result<()> {
         match who {
             Who::Member(n) => self.etcd[n].signal(signal),
+            Who::Host(n) => local::signal(self.sshds[n].id(), signal),
             who => local::signal(self.agent(who).context("no such agent")?.pid(), signal),
         }
     }
@@ -327,10 +366,10 @@ impl World {
             Ok(last.is_empty().then_some(()))
         })
         .with_context(|| format!("left: {last:#?}"))?;
-        let instances = self.dir.0.join("hosts/instances");
-        let left = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
-        let left: Vec<_> = left(&instances).filter(|entry| entry.path().join("instance.json").exists()).collect();
-        ensure!(left.is_empty(), "instances are left on the host: {left:?}");
+        let instances = HOSTS.map(|host| self.dir.0.join(host).join("runtime/instances"));
+        let entries = instances.iter().flat_map(|dir| fs::read_dir(dir).into_iter().flatten().flatten());
+        let left: Vec<_> = entries.filter(|entry| entry.path().join("instance.json").exists()).collect();
+        ensure!(left.is_empty(), "instances are left on the hosts: {left:?}");
         Ok(())
     }
 
@@ -340,7 +379,8 @@ impl World {
             let log = fs::read(member.log()).unwrap_or_default();
             (name.to_owned(), String::from_utf8_lossy(&log).into_owned())
         });
-        agents.chain(members)
+        let sshd = fs::read(self.dir.0.join("sshd.log")).unwrap_or_default();
+        agents.chain(members).chain([("sshd".to_owned(), String::from_utf8_lossy(&sshd).into_owned())])
     }
 
     pub(super) fn tails(&self) -> String {
@@ -366,6 +406,9 @@ impl World {
             fs::write(dir.join(file), serde_json::to_vec_pretty(&said)?)?;
         }
         drop(fs::copy(self.watch.dir().join("tasks"), dir.join("tasks")));
+        let runtimes = HOSTS.map(|host| self.dir.0.join(host).into_os_string());
+        let seen = Run::new("ls", ["-lR".into()].into_iter().chain(runtimes)).output().unwrap_or_default();
+        fs::write(dir.join("hosts"), seen)?;
         Ok(dir)
     }
 }

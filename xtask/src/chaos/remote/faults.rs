@@ -240,16 +240,8 @@ impl Troubles {
         Ok(())
     }
 
-    /// Channels on a host: what carries out a manager's calls.
-    fn channels(world: &World, host: &str) -> Vec<u32> {
-        let inside = sshd::inhabitants(&world.net.namespace(host)).into_iter();
-        inside
-            .filter(|pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().contains("serve-host"))
-            .collect()
-    }
-
     fn kill_channel(&mut self, world: &World, host: &str) -> Result<()> {
-        let channels = Self::channels(world, host);
+        let channels = sshd::channels(&world.net.namespace(host));
         for pid in &channels {
             kill(*pid)?;
         }
@@ -357,7 +349,7 @@ impl Troubles {
     }
 
     fn pause_far(&mut self, world: &World, host: &str) -> Result<()> {
-        let channels = Self::channels(world, host);
+        let channels = sshd::channels(&world.net.namespace(host));
         self.pause(channels, "channels paused", &format!("the channels of host {host}"))
     }
 

@@ -247,19 +247,8 @@ fn start_engine(dir: &Dir, net: &Net) -> Result<Daemon> {
 /// What every node is told of the providers.
 fn plugins(dir: &Dir, net: &Net, with_engine: bool) -> String {
     let root = dir.path().display();
-    let host = |host: &str| {
-        format!(
-            "    host {host:?} {{\n      address = {:?}\n      dir = \"{root}/host-{host}/runtime\"\n      capacity \
-                {{\n        sessions = 40\n      }}\n    }}\n",
-            net.provider(host)
-        )
-    };
-    let hosts: String = HOSTS.iter().map(|name| host(name)).collect();
-    let ssh = format!(
-        "plugin \"remote_exec\" {{\n  config {{\n    transport = \"ssh\"\n    pool = \"chaos\"\n    ssh_config \
-            = \"{root}/ssh_config\"\n    \
-         known_hosts = \"{root}/keys/known_hosts\"\n    keepalive_seconds = 2\n{hosts}  }}\n}}\n"
-    );
+    let hosts = HOSTS.map(|host| (host, net.provider(host), dir.path().join(format!("host-{host}/runtime"))));
+    let ssh = sshd::plugin(dir.path(), hosts);
     let engine = format!(
         "plugin \"docker_remote\" {{\n  config {{\n    endpoint = \"tcp://{}:{ENGINE}\"\n    volumes {{\n      \
             enabled = true\n    }}\n    tls {{\n      \
