@@ -192,6 +192,15 @@ fn pause_after_refusal(last_lease: Duration) -> Duration {
     if last_lease.is_zero() { REFUSED_WITHOUT_LEASE } else { (last_lease / 3).clamp(REFUSED_LEAST, REFUSED_MOST) }
 }
 
+/// How long a server may leave a heartbeat unanswered before the session counts as dead.
+///
+/// A node that has no other server can only try the same one again. Where there are others, one of them leads soon,
+/// and gives up nodes that it does not hear within a lease and its margin. The beat went out up to a third of the lease
+/// after the last answer: after half a lease more there is time left for a round through the others.
+fn silence_borne(servers: usize, interval: Duration, lease: Duration) -> Duration {
+    if servers < 2 { (interval * 3).max(lease / 3) } else { (lease / 2).max(interval).max(FIRST_OPENING) }
+}
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_OPENING: Duration = Duration::from_secs(1);
 
@@ -236,7 +245,7 @@ impl Session {
             let server = servers[turn % servers.len()].clone();
             let mut welcomed = false;
             let patience = opening_patience(servers.len(), silences);
-            let ended = self.once(&server, patience, &mut welcomed).await;
+            let ended = self.once(&server, servers.len(), patience, &mut welcomed).await;
             silences += u32::from(matches!(ended, Ended::Silent(..)));
             if welcomed {
                 (failures, silences) = (0, 0);
@@ -325,8 +334,8 @@ impl Session {
         change(&mut self.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
     }
 
-    async fn once(&mut self, server: &str, patience: Duration, welcomed: &mut bool) -> Ended {
-        match self.talk(server, patience, welcomed).await {
+    async fn once(&mut self, server: &str, servers: usize, patience: Duration, welcomed: &mut bool) -> Ended {
+        match self.talk(server, servers, patience, welcomed).await {
             Ok(never) => match never {},
             Err(ended) => ended,
         }
@@ -335,6 +344,7 @@ impl Session {
     async fn talk(
         &mut self,
         server: &str,
+        servers: usize,
         patience: Duration,
         welcomed: &mut bool,
     ) -> Result<std::convert::Infallible, Ended> {
@@ -385,14 +395,14 @@ impl Session {
                 tonic::Code::Unauthenticated => {
                     Ended::Refused { server: server.to_owned(), why: s.message().to_owned(), retry: false }
                 }
-                _ => closed(s.message().to_owned()),
+                _ => closed(said(&s)),
             })?
             .into_inner();
         let first = tokio::select! {
             () = stop.cancelled() => return Err(Ended::Stopping),
             first = tokio::time::timeout(patience, incoming.message()) => first,
         };
-        let first = first.map_err(silent)?.map_err(|s| closed(s.message().to_owned()))?;
+        let first = first.map_err(silent)?.map_err(|s| closed(said(&s)))?;
         let welcome = match first.and_then(|m| m.message) {
             Some(ToNodeMessage::Welcome(w)) => w,
             Some(ToNodeMessage::Goodbye(g)) => return Err(refused(server, g)),
@@ -455,9 +465,7 @@ impl Session {
         let mut ticks = tokio::time::interval(interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         ticks.reset();
-        // Without any answer for this long the connection is taken for dead, early enough to find another server within
-        // the lease.
-        let patience = (interval * 3).max(lease / 3);
+        let patience = silence_borne(servers, interval, lease);
         let mut heard = Heard::default();
         // Whoever waits is told of the end of the session by the end of this.
         let mut asking = BTreeMap::<u64, AskTokens>::new();
@@ -468,6 +476,7 @@ impl Session {
         let mut said_slow = false;
         loop {
             let ticket = waiting.front().map(|first| first.ticket);
+            let unanswered = beats.first_key_value().map(|(_, sent)| sent.until(BootInstant::now()));
             let membership = self.membership.clone();
             // Every arm is cancel safe: channels, a timer, a notification that is kept, and a stream whose decoder
             // keeps partial messages.
@@ -483,19 +492,17 @@ impl Session {
                             servers' word");
                     }
                     said_slow = slow.is_some();
-                    if let Some((_, sent)) = beats.first_key_value() {
-                        let waited = sent.until(BootInstant::now());
-                        if waited > patience {
-                            return Err(Ended::Silent(server.to_owned(), waited));
-                        }
-                    }
                     beat += 1;
                     let sent = BootInstant::now();
-                    // A full channel means that nothing leaves; the patience above decides.
+                    // A full channel means that nothing leaves; the patience decides.
                     let heartbeat = Heartbeat { seq: beat, renew_identity: self.credentials.identity.wanted() };
                     if out.try_send(FromNodeMessage::Heartbeat(heartbeat).into()).is_ok() {
                         beats.insert(beat, sent);
                     }
+                }
+                () = tokio::time::sleep(patience.saturating_sub(unanswered.unwrap_or_default())),
+                    if unanswered.is_some() => {
+                    return Err(Ended::Silent(server.to_owned(), patience));
                 }
                 () = membership.written(ticket.unwrap_or_default()), if ticket.is_some() => {
                     while let Some(next) = waiting.pop_front_if(|next| Some(next.ticket) <= ticket) {
@@ -567,7 +574,7 @@ impl Session {
                     }
                 }
                 message = incoming.message() => {
-                    let message: Option<ToNode> = message.map_err(|s| closed(s.message().to_owned()))?;
+                    let message: Option<ToNode> = message.map_err(|s| closed(said(&s)))?;
                     let Some(message) = message else { return Err(closed("the stream has ended".into())) };
                     match message.message {
                         // A message of a newer release.
@@ -701,6 +708,12 @@ fn refused(server: &str, goodbye: Goodbye) -> Ended {
     Ended::Refused { server: server.to_owned(), why: goodbye.reason, retry: goodbye.retry }
 }
 
+/// What a call's failure says: the words of the server, or why the connection broke. A server refuses a node's
+/// certificate only after the node believes that the TLS handshake is over.
+fn said(status: &tonic::Status) -> String {
+    std::error::Error::source(status).map_or_else(|| status.message().to_owned(), chain)
+}
+
 /// The whole chain: tonic's own text says only "transport error".
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -744,6 +757,17 @@ mod tests {
             }
             assert!(waited - before < shortest, "{servers} servers, {hang} of them hang: {:?}", waited - before);
         }
+    }
+
+    #[test]
+    fn a_server_that_hangs_is_left_while_the_lease_lasts_where_there_is_another() {
+        let (lease, interval) = (Duration::from_secs(12), Duration::from_secs(4));
+        // The beat is sent one interval after the last answer; each of two others may hang, too.
+        let left = lease - interval - silence_borne(3, interval, lease);
+        assert!(left >= FIRST_OPENING * 2, "{left:?}");
+        assert_eq!(silence_borne(1, interval, lease), lease, "there is no other");
+        let short = Duration::from_millis(300);
+        assert_eq!(silence_borne(3, short / 3, short), FIRST_OPENING, "a busy machine stands still for that");
     }
 
     #[test]

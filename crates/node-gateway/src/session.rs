@@ -126,11 +126,11 @@ struct Greeted {
 /// Why a session ends that the registry has ended.
 const ENDED: &str = "the node has opened another session, or was removed from the servers";
 
-/// What a node may be granted now. A server that may no longer lead grants nothing: the node looks for the one that
-/// does.
+/// What a node may be granted now. A server that may no longer lead lets go of a node as soon as a grant would end
+/// before it asks again: it has time left to find the one that does lead, and to be heard before that gives it up.
 fn lease(gateway: &Gateway) -> Result<Duration, Farewell> {
     let lease = gateway.backend.lease();
-    if lease.is_zero() {
+    if lease < gateway.settings.heartbeat_interval {
         return Err(Farewell::retry("this server cannot confirm that it still leads; another one may"));
     }
     Ok(lease)

@@ -44,7 +44,8 @@ pub struct ServerConfig {
     pub lease_margin: Duration,
     /// How often nodes renew; well below the lease.
     pub heartbeat_interval: Duration,
-    /// After a start, nodes that were ready are given this much more time to come back than their lease.
+    /// After a start, nodes that were ready are given this much more time to come back than their lease. A server that
+    /// takes over from another gives them less: they look for it at once.
     pub startup_grace: Duration,
     /// Scheduling workers.
     pub workers: usize,
@@ -283,6 +284,9 @@ impl Default for ServerConfig {
 /// Allocations that a job is given where registrations have no limit: a server must be able to hold them.
 const MOST_WITHOUT_LIMIT: u32 = 1_000_000;
 
+/// Within this time nodes whose server has gone have tried all others twice: their longest pause is 5 s for a round.
+const SOUGHT: Duration = Duration::from_secs(10);
+
 impl ServerConfig {
     /// Allocations that the scheduler gives a job, also one that was stored before there was a limit.
     pub(crate) fn most_of_a_job(&self) -> u32 {
@@ -292,6 +296,12 @@ impl ServerConfig {
     /// How long the servers wait for a node: its lease and a margin.
     pub(crate) fn lease_wait(&self) -> Duration {
         self.lease + self.lease_margin
+    }
+
+    /// How much longer than for a lease a server that begins waits for the nodes that were ready.
+    pub(crate) fn grace(&self, takes_over: bool) -> Duration {
+        let sought = SOUGHT.saturating_sub(self.lease_wait());
+        if takes_over { self.startup_grace.min(sought) } else { self.startup_grace }
     }
 
     /// How long nodes of which the state knows nothing may act after a start: so long they need to be heard.

@@ -1,6 +1,6 @@
 //! What the servers do by themselves: the parts that follow the commits and carry out what `control` decides of them.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use state::{Object, State, Table};
 
@@ -63,11 +63,12 @@ impl Parts {
         }
     }
 
-    /// Starts their loops on this state: what is applied from now on they follow.
-    pub(crate) fn start(&self, state: &State, reconciler: &Reconciler) {
+    /// Starts their loops on this state: what is applied from now on they follow. Nodes that were ready get their
+    /// lease, and `grace` besides.
+    pub(crate) fn start(&self, state: &State, grace: Duration, reconciler: &Reconciler) {
         self.broker.fill(state);
         self.fill(state);
-        self.leases.fill(state);
+        self.leases.wait_for_all(state, grace);
         reconciler.start(&self.broker);
         reconciler.start(&self.blocked);
         reconciler.start(&self.leases);

@@ -26,6 +26,7 @@ use crate::{
     error::ServerError,
     gateway,
     handle::{Given, Inner, ServerHandle},
+    haste::Haste,
     keyring::{self, Keyring, KeyringError, Wrapping},
     known::Known,
     loops,
@@ -170,6 +171,7 @@ impl Server {
             }
             (None, None) => (Arc::new(MemoryStore::default()), None),
         };
+        let takes_over = around.known.is_some();
         let (opened, known) = (store.clone(), around.known);
         let (fence, Known { state, index: tip }) = blocking(move || {
             let fence = opened.acquire()?;
@@ -267,6 +269,7 @@ impl Server {
             published: published.clone(),
             watches: inner.watches.clone(),
             disk: inner.disk.clone(),
+            haste: Haste::new(inner.config.lease, inner.samples.clone()),
             run_mark: run_mark.clone(),
             runner: runner.clone(),
         });
@@ -312,7 +315,7 @@ impl Server {
         if let Some(recovery) = inner.recovering.now() {
             inner.recovering.begun(&recovery.cause);
         }
-        server.start_loops(&state, threads)?;
+        server.start_loops(&state, takes_over, threads)?;
         runner.spawn_loop(&loops::RUN_MARK, run_mark.run(runner.clone()));
         let gateway = gateway::compose(&inner, open, servers);
         match nodes {
@@ -329,11 +332,11 @@ impl Server {
     }
 
     /// What the loops remember for speed is filled from this snapshot; what is applied from now on they follow.
-    fn start_loops(&mut self, state: &State, threads: Threads) -> Result<(), StartError> {
+    fn start_loops(&mut self, state: &State, takes_over: bool, threads: Threads) -> Result<(), StartError> {
         let inner = &self.handle.inner;
         let runner = &inner.runner;
         let reconciler = Reconciler::new(runner.clone(), inner.queue.clone(), inner.published.clone());
-        inner.parts.start(state, &reconciler);
+        inner.parts.start(state, inner.config.grace(takes_over), &reconciler);
         let keys = &inner.config.root_keys;
         let config = root_keys::KeyConfig {
             times: control::root_keys::Times {

@@ -41,9 +41,9 @@ const ADOPTED: Duration = Duration::from_secs(5);
 const STOPPED: Duration = Duration::from_secs(10);
 /// A new specification, or an end by itself, is made good within this time.
 const MADE: Duration = Duration::from_secs(300);
-/// A new leader may have to wait for nodes that the former one keeps until it gives up, when it does not reach the
-/// store.
-const KEPT: Duration = Duration::from_secs(15);
+/// A new leader may have to wait for nodes that the former one, which does not reach the store, keeps until it could
+/// grant nothing that lasts.
+const KEPT: Duration = Duration::from_secs(2);
 /// One of two servers leads within this time, when one can.
 const LED: Duration = Duration::from_secs(20);
 

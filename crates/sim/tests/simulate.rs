@@ -150,6 +150,32 @@ fn a_new_leader_that_does_not_wait_for_the_leases_of_the_former_one_is_seen() {
     assert!(seen.contains("which holds its lease"), "{seen:?}: {}", broken.lines.join("\n"));
 }
 
+/// When the last line that says this was written.
+fn told(lines: &[String], what: &str) -> Duration {
+    let line = lines.iter().rev().find(|line| line.contains(what));
+    let at = line.and_then(|line| line.split_whitespace().next()).and_then(|at| at.parse().ok());
+    Duration::from_secs_f64(at.unwrap_or_else(|| panic!("{what}: {}", lines.join("\n"))))
+}
+
+/// The leader and the node that manages most die at once, and come back late.
+#[test]
+fn a_new_leader_hands_over_after_a_lease_and_its_margin() {
+    for node in 0..2 {
+        let steps = [
+            (15_000, register(0, 3)),
+            (60_000, Action::KillNode { node, down: 120 }),
+            (60_000, Action::KillServer { down: 120 }),
+        ];
+        let played = play(&two_servers(None, &steps));
+        assert_eq!(played.violation, None, "{}", played.lines.join("\n"));
+        let (leads, adopted) = (told(&played.lines, "it leads, from index"), told(&played.lines, "is managed by"));
+        let waited = adopted.saturating_sub(leads);
+        // A lease of 10 s and its margin, and what the new manager needs.
+        let bounds = Duration::from_secs(11)..Duration::from_secs(14);
+        assert!(bounds.contains(&waited), "after {waited:?}: {}", played.lines.join("\n"));
+    }
+}
+
 /// The store is put back to a copy that lacks a job, a revision and a stop, while both servers run or while none does.
 fn put_back(flaw: Option<Flaw>, down: bool, bump: bool) -> Plan {
     let steps = [

@@ -67,8 +67,6 @@ pub(crate) struct Leases {
     /// Told when the first to run out may have changed.
     changed: Notify,
     rules: Rules,
-    /// What nodes that were ready before a start get besides.
-    grace: Duration,
     /// The longest time between two looks: often enough to notice that the server stood still.
     tick: Duration,
     queue: CommitQueue,
@@ -83,7 +81,6 @@ impl Leases {
             held: Mutex::new(Held { table: leases::Leases::default(), intended: None }),
             changed: Notify::new(),
             rules: Rules { wait, quiet: (config.heartbeat_interval * 2).min(wait), longest_gap: config.lease / 3 },
-            grace: config.startup_grace,
             tick: (config.heartbeat_interval / 4).clamp(Duration::from_millis(20), Duration::from_secs(1)),
             queue,
             published,
@@ -138,6 +135,14 @@ impl Leases {
             NodeStatus::Down => {}
             NodeStatus::Disconnected => self.watch(node, wait),
             NodeStatus::Initializing | NodeStatus::Ready => self.grant(node, wait),
+        }
+    }
+
+    /// Every node that is not down may hold a lease of an earlier server: it gets that time, and this besides, to come
+    /// back.
+    pub(crate) fn wait_for_all(&self, state: &State, grace: Duration) {
+        for node in state.nodes() {
+            self.wait_for(node.id, node.status, self.rules.wait + grace);
         }
     }
 
@@ -223,13 +228,6 @@ impl Part for Leases {
             self.watch(id, wait);
         }
         Decided { batch: loss.batch, answer: () }
-    }
-
-    /// Every node that was ready gets time to come back.
-    fn fill(&self, state: &State) {
-        for node in state.nodes() {
-            self.wait_for(node.id, node.status, self.rules.wait + self.grace);
-        }
     }
 }
 
