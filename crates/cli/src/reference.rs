@@ -107,6 +107,16 @@ fn commands(tree: &Command) -> String {
     format!("## Connection options\n\n{}{out}", flags(connection.values()))
 }
 
+/// What is to be said of settings that work.
+const NOTES: &[(&str, &str)] = &[
+    ("bind_addr", BEYOND_LOOPBACK),
+    ("addresses.http", BEYOND_LOOPBACK),
+    ("addresses.rpc", BEYOND_LOOPBACK),
+    ("drover.insecure", "an agent without TLS or strict introductions starts beyond loopback only with it"),
+];
+const BEYOND_LOOPBACK: &str = "beyond loopback, an agent whose API has no TLS, or whose node RPC has neither TLS nor \
+    strict introductions, starts only with drover.insecure";
+
 /// Every setting and what becomes of it.
 fn settings(table: &[Row]) -> String {
     let mut out = String::from("| setting | value | in Drover |\n|---|---|---|\n");
@@ -125,7 +135,10 @@ fn settings(table: &[Row]) -> String {
             Kind::Foreign => "block that a driver reads",
         };
         let fate = match row.fate {
-            Fate::Works => "works".to_owned(),
+            Fate::Works => match NOTES.iter().find(|(path, _)| *path == row.path) {
+                Some((_, note)) => format!("works; {}", cell(note)),
+                None => "works".to_owned(),
+            },
             Fate::Idle(why) => format!("accepted, without effect: {}", cell(why)),
             Fate::Refused(why) => format!("refused: {}", cell(why)),
             Fate::Only(values, why) => {

@@ -115,7 +115,7 @@ impl Connected for Admitted {
 #[derive(Debug)]
 enum Stream {
     Plain(TcpStream),
-    Tls(Box<tls::Accepted<TcpStream>>),
+    Tls(Box<tls::Stream<TcpStream>>),
 }
 
 impl AsyncRead for Stream {
@@ -342,7 +342,7 @@ async fn secured(
         }
         _ => return None,
     }
-    match tls.accept_rpc(io).await {
+    match tls.accept_rpc(io, peer).await {
         Ok((io, Ok(tls::Member { server }))) => Some((Stream::Tls(Box::new(io)), None, server)),
         Ok((io, Err(tls::Refused(why)))) => {
             if refusals.first(peer.ip()) {

@@ -65,8 +65,9 @@ pub fn metric_of_relay(sessions: usize) -> Gauge {
     Gauge { name: "drover.relay.sessions".to_owned(), value: count(sessions), labels: BTreeMap::new() }
 }
 
-/// The gauge `drover.tls.expires_in`: seconds until each file of the agent's certificates expires; below 0, it has.
-pub fn metrics_of_tls(tls: Option<&tls::Agent>) -> Vec<Gauge> {
+/// The gauge `drover.tls.expires_in`: seconds until each file of the agent's certificates, and of those for the shared
+/// store, expires; below 0, it has.
+pub fn metrics_of_tls(tls: Option<&tls::Agent>, store: Option<&tls::Service>) -> Vec<Gauge> {
     let now = SystemTime::now();
     let left = |until: SystemTime| match until.duration_since(now) {
         Ok(left) => left.as_secs_f64(),
@@ -77,7 +78,9 @@ pub fn metrics_of_tls(tls: Option<&tls::Agent>) -> Vec<Gauge> {
         value: left(expiry.not_after).round(),
         labels: [("file".to_owned(), expiry.setting.trim_start_matches("tls.").to_owned())].into(),
     };
-    tls.map(tls::Agent::expiries).unwrap_or_default().into_iter().map(gauge).collect()
+    let of_agent = tls.map(tls::Agent::expiries).unwrap_or_default();
+    let of_store = store.map(tls::Service::expiries).unwrap_or_default();
+    of_agent.into_iter().chain(of_store).map(gauge).collect()
 }
 
 /// The gauge `drover.audit.lost`: events of the audit log since the start that a sink could not write.
@@ -130,7 +133,7 @@ pub(crate) async fn metrics(ctx: Ctx) -> Result<Reply, HttpError> {
         gauges.extend(metrics().await);
     }
     gauges.extend(ctx.server().trends().last().map(metrics_of_trend).unwrap_or_default());
-    gauges.extend(metrics_of_tls(ctx.app.options.tls.as_ref()));
+    gauges.extend(metrics_of_tls(ctx.app.options.tls.as_ref(), ctx.app.options.store_tls.as_ref()));
     gauges.extend(metrics_of_audit(ctx.app.options.audit.as_ref()));
     if prometheus {
         return Ok(Reply::bytes(PROMETHEUS, text_format(&gauges, &counters, &stats.samples)));

@@ -54,6 +54,8 @@ pub struct HttpOptions {
     pub reload: Option<Reload>,
     /// Certificates of the agent; None = no TLS.
     pub tls: Option<tls::Agent>,
+    /// TLS to the shared store, for metrics; None = it is plain, or this server is alone.
+    pub store_tls: Option<tls::Service>,
     /// Follows the agent's log, for `/v1/agent/monitor`.
     pub follow_log: Option<FollowLog>,
 }
@@ -81,6 +83,7 @@ impl Default for HttpOptions {
             contacts: None,
             reload: None,
             tls: None,
+            store_tls: None,
             follow_log: None,
         }
     }

@@ -70,8 +70,13 @@ pub async fn serve(
                             () = place.close.cancelled() => None,
                             () = stop.cancelled() => None,
                         };
-                        if let Some(stream) = secured {
-                            placed((stream, Some(peer)), router, limits, stop, kill, clients, held).await;
+                        let Some(mut stream) = secured else { return };
+                        // One whose client has lost its authority ends as if the agent stopped, by itself.
+                        let (stop, kill) = (stop.child_token(), kill.child_token());
+                        let lost = ends(stream.lost_authority(), stop.clone(), kill.clone(), limits);
+                        tokio::select! {
+                            () = placed((stream, Some(peer)), router, limits, stop, kill, clients, held) => {}
+                            () = lost => {}
                         }
                     }),
                 };
@@ -94,7 +99,7 @@ async fn secured(
     peer: SocketAddr,
     limits: Limits,
     tls: tls::Agent,
-) -> Option<tls::Accepted<TcpStream>> {
+) -> Option<tls::Stream<TcpStream>> {
     let handshake = async {
         let mut first = [0];
         match stream.peek(&mut first).await {
@@ -106,7 +111,7 @@ async fn secured(
             }
             _ => return None,
         }
-        match tls.accept_http(stream).await {
+        match tls.accept_http(stream, peer).await {
             Ok(stream) => Some(stream),
             Err(error) => {
                 tracing::debug!(%peer, why = tls::why(&error), "a TLS handshake of the HTTP API failed");
@@ -156,6 +161,15 @@ pub async fn serve_unix(listener: UnixListener, router: Router, limits: Limits, 
     }
     drop(listener);
     finish(&tasks, &kill, limits).await;
+}
+
+/// Lets the running request of a connection have the limits' grace once that has happened.
+async fn ends(happened: impl Future<Output = ()>, stop: CancellationToken, kill: CancellationToken, limits: Limits) {
+    happened.await;
+    stop.cancel();
+    tokio::time::sleep(limits.shutdown_grace).await;
+    kill.cancel();
+    std::future::pending().await
 }
 
 async fn finish(tasks: &TaskTracker, kill: &CancellationToken, limits: Limits) {

@@ -63,8 +63,9 @@ pub(crate) struct Commit {
 pub(crate) trait Observer: Send + Sync {
     /// Applied, not durable yet. Runs on the deciding thread.
     fn applied(&self, commit: &Commit);
-    /// Durable, and nobody has heard of it. Runs on the store's thread, in order: keep it short.
-    fn durable(&self, commit: &Commit);
+    /// Durable, so long after it was handed to the store, and nobody has heard of it. Runs on the store's thread, in
+    /// order: keep it short.
+    fn durable(&self, commit: &Commit, took: Duration);
     /// Durable. Runs on the store's thread, in order: keep it short.
     fn published(&self, commit: Arc<Commit>);
     /// What was applied since this state is void.
@@ -331,7 +332,7 @@ impl Committer {
             self.generation,
         );
         let (durable, refusal, waiting) = (self.durable.clone(), self.refusal.clone(), self.waiting.clone());
-        let stopped = self.stopped.clone();
+        let (stopped, handed) = (self.stopped.clone(), Instant::now());
         let unanswered = Unanswered(Some(self.observer.clone()));
         self.store.submit(
             store::Batch { fence: self.fence, base, index: stamp.index, rows },
@@ -340,7 +341,7 @@ impl Committer {
                 in_flight.remove(changes);
                 let result = match result {
                     Ok(()) => {
-                        observer.durable(&commit);
+                        observer.durable(&commit, handed.elapsed());
                         durable.store(stamp.index, Ordering::Release);
                         published.set(commit.state.clone());
                         observer.published(commit);

@@ -26,6 +26,7 @@ pub mod events;
 mod follower;
 mod gateway;
 mod handle;
+mod haste;
 mod introductions;
 pub mod keyring;
 mod known;

@@ -1,6 +1,6 @@
 //! Who hears of commits, and in which order.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use state::{State, Table};
 use store::StoreError;
@@ -9,6 +9,7 @@ use crate::{
     commit::{Commit, Observer},
     disk::Disk,
     events::EventLog,
+    haste::Haste,
     keyring::Keyring,
     parts::Parts,
     published::Published,
@@ -29,6 +30,7 @@ pub(crate) struct Followers {
     pub(crate) published: Published,
     pub(crate) watches: Arc<Watches>,
     pub(crate) disk: Arc<Disk>,
+    pub(crate) haste: Haste,
     pub(crate) run_mark: Arc<Keeper>,
     pub(crate) runner: Arc<Runner>,
 }
@@ -38,7 +40,8 @@ impl Observer for Followers {
         self.parts.follow(commit);
     }
 
-    fn durable(&self, commit: &Commit) {
+    fn durable(&self, commit: &Commit, took: Duration) {
+        self.haste.committed(took);
         self.run_mark.durable(commit.state.cluster(), commit.applied.index);
     }
 

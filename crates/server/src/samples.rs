@@ -27,6 +27,8 @@ pub(crate) mod name {
     pub(crate) const PLAN_SUBMIT: &str = "nomad.nomad.plan.submit";
     /// Its check against the newest state.
     pub(crate) const PLAN_EVALUATE: &str = "nomad.nomad.plan.evaluate";
+    /// A commit from its hand-over to the store until it is durable.
+    pub(crate) const STORE_COMMIT: &str = "drover.store.commit";
 }
 
 /// Values of an interval, in milliseconds.
@@ -132,8 +134,12 @@ impl Default for Samples {
 impl Samples {
     /// Something that has begun then is done.
     pub(crate) fn since(&self, name: &'static str, begun: Instant) {
-        let now = Instant::now();
-        self.add(name, now.duration_since(begun), now.duration_since(self.begun));
+        self.took(name, begun.elapsed());
+    }
+
+    /// Something is done that took so long.
+    pub(crate) fn took(&self, name: &'static str, time: Duration) {
+        self.add(name, time, self.begun.elapsed());
     }
 
     fn add(&self, name: &'static str, took: Duration, age: Duration) {

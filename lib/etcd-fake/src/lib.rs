@@ -1,9 +1,10 @@
 //! An etcd of one member within a test: revisions, compares, leases and watches as etcd has them, in memory, over real
-//! gRPC on a free port; with switches for what goes wrong.
+//! gRPC on a free port; with switches for what goes wrong. [`Front`] puts TLS before it.
 //!
 //! Linked into no program that ships. Begin reading at [`FakeEtcd`]; `data` has the semantics, `service` the calls.
 
 mod data;
+mod front;
 mod service;
 
 use std::{
@@ -20,11 +21,11 @@ use etcd::proto::{
 use tokio::sync::watch;
 use tonic::transport::Server;
 
-pub use self::service::Fault;
 use self::{
     data::Data,
     service::{Service, Shared, Switches},
 };
+pub use self::{front::Front, service::Fault};
 
 const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
 
@@ -76,6 +77,11 @@ impl FakeEtcd {
     #[must_use]
     pub fn beside(&self) -> Self {
         Self::serve(Some(self.shared.clone()))
+    }
+
+    /// Lists another member besides, with this name: the one beside this, which may be frozen or dropped.
+    pub fn list(&self, name: &str, beside: &Self) {
+        self.switches(|switches| switches.listed.push((name.to_owned(), beside.endpoint())));
     }
 
     fn serve(shared: Option<Arc<Shared>>) -> Self {

@@ -67,6 +67,8 @@ pub(crate) struct Switches {
     pub(crate) defragments: bool,
     /// What somebody else puts right before the next lease is granted.
     pub(crate) before_grant: Option<(String, Vec<u8>)>,
+    /// Members that are listed besides: their names and addresses.
+    pub(crate) listed: Vec<(String, String)>,
     pub(crate) user: Option<(String, String)>,
     pub(crate) token: u64,
     pub(crate) seen: Seen,
@@ -432,9 +434,11 @@ impl Maintenance for Service {
 impl Cluster for Service {
     async fn member_list(&self, request: Request<MemberListRequest>) -> Result<Response<MemberListResponse>, Status> {
         self.enter(&request).await?;
-        let url = format!("http://{}", self.0.address);
-        let member = Member { id: 1, name: "fake".into(), client_urls: vec![url], ..Member::default() };
-        Ok(Response::new(MemberListResponse { header: self.data().header(), members: vec![member] }))
+        let own = ("fake".to_owned(), format!("http://{}", self.0.address));
+        let all = std::iter::once(own).chain(self.switches().listed.clone());
+        let member = |(id, (name, url))| Member { id, name, client_urls: vec![url], ..Member::default() };
+        let members = (1..).zip(all).map(member).collect();
+        Ok(Response::new(MemberListResponse { header: self.data().header(), members }))
     }
 }
 

@@ -39,7 +39,8 @@ const MOST_KEYS_OF_A_PAGE: i64 = 4096;
 pub struct Options {
     /// Its members: `http://HOST:PORT`, `https://HOST:PORT` or `HOST:PORT`.
     pub endpoints: Vec<String>,
-    /// For endpoints with `https://`.
+    /// For endpoints with `https://`. That of a [`tls::Service`] makes new connections with what the service has taken
+    /// over last.
     pub tls: Option<Dialer>,
     /// Name and password.
     pub user: Option<(String, String)>,
@@ -202,7 +203,19 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn compact(&self, revision: i64) -> Result<(), Error> {
-        let request = CompactionRequest { revision, physical: false };
+        self.compaction(CompactionRequest { revision, physical: false }).await
+    }
+
+    /// The same, and waits until the member that answers has deleted them: only then does its status tell how much of
+    /// its file is free.
+    ///
+    /// # Errors
+    /// See [`Error`]; without an answer it goes on.
+    pub async fn compact_and_wait(&self, revision: i64) -> Result<(), Error> {
+        self.compaction(CompactionRequest { revision, physical: true }).await
+    }
+
+    async fn compaction(&self, request: CompactionRequest) -> Result<(), Error> {
         let answer =
             self.call(Kind::Reads, request, |channel, request| async move { kv(channel).compact(request).await });
         answer.await.map(drop)

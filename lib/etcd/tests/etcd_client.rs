@@ -1,10 +1,14 @@
 //! The client against a fake that has etcd's semantics; `cargo xtask interop etcd` asks a real one.
 
-use std::time::Duration;
+use std::{
+    path::Path,
+    time::{Duration, SystemTime},
+};
 
 use etcd::{Client, Error, Options, Reason, WatchError, ops, proto::event::Kind};
-use etcd_fake::{FakeEtcd, Fault};
-use testkit::{PATIENCE, soon};
+use etcd_fake::{FakeEtcd, Fault, Front};
+use testkit::{Dir, PATIENCE, soon};
+use tls::{Protocol, Service, ServiceFiles, ServiceSettings};
 
 fn client(fake: &FakeEtcd) -> Client {
     with(Options { endpoints: vec![fake.endpoint()], ..Options::default() })
@@ -222,4 +226,55 @@ async fn a_late_answer_takes_calls_back_only_from_an_endpoint_that_does_not_answ
     for other_answers in [true, false] {
         testkit::poll("an answer that is late", async || an_answer_is_late(other_answers).await).await;
     }
+}
+
+/// An authority and two certificates of it, `a` and `b`.
+fn certificates(dir: &Path) {
+    use tls::issue::{Authority, Leaf, authority, leaf, write_new};
+    let now = SystemTime::now();
+    let made = |name: &str, pair: tls::issue::Pair| {
+        write_new(&dir.join(name), &pair.certificate, false).unwrap();
+        write_new(&dir.join(format!("{name}-key")), &pair.key, true).unwrap();
+    };
+    made("ca", authority(&Authority { days: 10, ..Authority::default() }, now).unwrap());
+    for name in ["a", "b"] {
+        let of = Leaf { name: name.into(), days: 9, ip_addresses: vec![[127, 0, 0, 1].into()], dns_names: vec![] };
+        made(name, leaf(&of, &dir.join("ca"), &dir.join("ca-key"), now).unwrap());
+    }
+}
+
+#[tokio::test]
+async fn new_connections_show_the_certificate_that_was_taken_over_last() {
+    let (fake, dir) = (FakeEtcd::start(), Dir::new("etcd"));
+    certificates(dir.path());
+    let at = |name: &str| dir.path().join(name);
+    let settings = tls::Settings {
+        rpc: true,
+        ca_file: at("ca"),
+        cert_file: at("a"),
+        key_file: at("a-key"),
+        ..tls::Settings::default()
+    };
+    let front = Front::before(&fake, tls::Agent::load(&settings, SystemTime::now()).unwrap());
+    let service = |name: &str| {
+        let files = ServiceFiles { ca_file: at("ca"), cert_file: at(name), key_file: at(&format!("{name}-key")) };
+        let names = ServiceSettings { ca: "ca", cert: "cert", key: "key" };
+        Service::load(&files, names, Protocol::Http2).unwrap()
+    };
+    let in_use = service("a");
+    let tls = Some(in_use.dialer());
+    let client = with(Options { endpoints: vec![front.endpoint()], tls, ..Options::default() });
+    client.put("k", "1", 0).await.unwrap();
+    let mut watch = client.watch("k", "", 0).await.unwrap();
+    in_use.take_over(&service("b"));
+    client.put("k", "2", 0).await.unwrap();
+    assert_eq!(soon(watch.next()).await.unwrap().events.len(), 1, "the stream goes on");
+    let first = front.shown();
+    assert_eq!((first.len(), front.standing()), (1, 1), "so does the connection");
+    front.cut();
+    testkit::eventually("the end of the connection", || front.standing() == 0).await;
+    // A call on a connection that breaks has no answer; the one after it makes a new connection.
+    testkit::poll("an answer", async || client.get("k").await.is_ok()).await;
+    let shown = front.shown();
+    assert!(shown.len() > 1 && shown.last() != first.last(), "another certificate");
 }

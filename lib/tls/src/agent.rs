@@ -1,26 +1,31 @@
 //! TLS of a running agent: accepts connections, gives diallers, and takes over changed files.
 
-use std::{
-    io,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{io, net::SocketAddr, sync::Arc, time::SystemTime};
 
 use arc_swap::ArcSwap;
-use tokio::io::{AsyncRead, AsyncWrite};
+use rustls::RootCertStore;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::watch,
+};
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    Accepted, Certificate, Dialer, Error, Expiry, Peer, Role, Settings,
+    Certificate, Dialer, Error, Expiry, Peer, Role, Settings, Stream,
     load::{Loaded, load},
+    standing::{self, Authorities},
 };
-
-/// A certificate that is valid for less than this is worth a warning.
-pub const WARN_BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// TLS of an agent. Cheap to clone; all clones see a reload.
 #[derive(Clone, Debug)]
-pub struct Agent(Arc<ArcSwap<Loaded>>);
+pub struct Agent(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    loaded: ArcSwap<Loaded>,
+    /// Connections that stand hear when authorities are gone.
+    authorities: watch::Sender<Arc<RootCertStore>>,
+}
 
 /// Who has connected to the RPC: its certificate names a role that may.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,10 +46,13 @@ impl Agent {
     /// What cannot be used, and what to do. A certificate that has expired is no error: the tasks of a node run on
     /// without its servers. See [`Self::warnings`].
     pub fn load(settings: &Settings, now: SystemTime) -> Result<Self, Error> {
-        Ok(Self(Arc::new(ArcSwap::from_pointee(load(settings, now)?))))
+        let loaded = load(settings, now)?;
+        let authorities = watch::Sender::new(loaded.roots.clone());
+        Ok(Self(Arc::new(Inner { loaded: ArcSwap::from_pointee(loaded), authorities })))
     }
 
-    /// Reads and checks everything again. New connections use it; those that stand keep theirs.
+    /// Reads and checks everything again. New connections use it; those that stand keep theirs, but for those whose
+    /// peer has lost its authority: see [`Stream`].
     ///
     /// # Errors
     /// What cannot be used, an expired certificate too. Nothing has changed then.
@@ -53,49 +61,50 @@ impl Agent {
         if let Some(why) = loaded.out_of_time {
             return Err(Error::Settings(format!("{why}; the certificates in use are kept")));
         }
-        self.0.store(Arc::new(loaded));
+        let roots = loaded.roots.clone();
+        self.0.loaded.store(Arc::new(loaded));
+        // After the store: who subscribes in between has shaken hands under the new authorities.
+        self.0.authorities.send_if_modified(|current| {
+            let fewer = standing::takes_away(current, &roots);
+            *current = roots;
+            fewer
+        });
         Ok(())
     }
 
     /// The settings in force.
     #[must_use]
     pub fn settings(&self) -> Settings {
-        self.0.load().settings.clone()
+        self.0.loaded.load().settings.clone()
     }
 
     /// What a person should look after at `now`.
     #[must_use]
     pub fn warnings(&self, now: SystemTime) -> Vec<String> {
-        let loaded = self.0.load();
-        let expiring = loaded.expiries.iter().filter_map(|expiry| {
-            let (setting, path) = (expiry.setting, expiry.path.display());
-            match expiry.not_after.duration_since(now) {
-                Ok(left) if left < WARN_BEFORE => Some(format!(
-                    "{setting} {path} expires in {} days: replace the file and reload the agent (SIGHUP)",
-                    left.as_secs() / (24 * 3600)
-                )),
-                Ok(_) => None,
-                Err(_) => Some(format!(
-                    "{setting} {path} has expired: peers refuse it; replace the file and reload the agent (SIGHUP)"
-                )),
-            }
-        });
+        let loaded = self.0.loaded.load();
+        let expiring = loaded.expiries.iter().filter_map(|expiry| expiry.warning(now));
         loaded.warnings.iter().cloned().chain(expiring).collect()
     }
 
     /// Until when the files in use are valid.
     #[must_use]
     pub fn expiries(&self) -> Vec<Expiry> {
-        self.0.load().expiries.clone()
+        self.0.loaded.load().expiries.clone()
     }
 
     /// Performs the handshake of an HTTP client. Cancel safe in that a drop closes the connection.
     ///
     /// # Errors
     /// See [`crate::why`] for a text.
-    pub async fn accept_http<T: AsyncRead + AsyncWrite + Unpin>(&self, stream: T) -> io::Result<Accepted<T>> {
-        let config = self.0.load().http.clone();
-        TlsAcceptor::from(config).accept(stream).await
+    pub async fn accept_http<T: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: T,
+        peer: SocketAddr,
+    ) -> io::Result<Stream<T>> {
+        let authorities = self.authorities();
+        let config = self.0.loaded.load().http.clone();
+        let stream = TlsAcceptor::from(config).accept(stream).await?;
+        Ok(Stream::new(stream.into(), peer.to_string(), Some(authorities)))
     }
 
     /// Performs the handshake of a node. It has shown a certificate of the authority; whether that gives it access is
@@ -106,18 +115,26 @@ impl Agent {
     pub async fn accept_rpc<T: AsyncRead + AsyncWrite + Unpin>(
         &self,
         stream: T,
-    ) -> io::Result<(Accepted<T>, Result<Member, Refused>)> {
-        let loaded = self.0.load_full();
+        peer: SocketAddr,
+    ) -> io::Result<(Stream<T>, Result<Member, Refused>)> {
+        let authorities = self.authorities();
+        let loaded = self.0.loaded.load_full();
         let Some(config) = loaded.rpc.clone() else {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "tls.rpc is off"));
         };
         let stream = TlsAcceptor::from(config).accept(stream).await?;
-        let first = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        let stream = Stream::new(stream.into(), peer.to_string(), Some(authorities));
+        let first = stream.peer_certificates().and_then(<[_]>::first);
         let admitted = match first {
             Some(certificate) => admit(&loaded.settings, certificate),
             None => Err(Refused("it shows no certificate".to_owned())),
         };
         Ok((stream, admitted))
+    }
+
+    /// To be called before a handshake, see [`Stream::new`].
+    pub(crate) fn authorities(&self) -> Authorities {
+        self.0.authorities.subscribe()
     }
 
     /// Connects to other agents as this one.
@@ -127,7 +144,7 @@ impl Agent {
     }
 
     pub(crate) fn client_config(&self, peer: Peer) -> Arc<rustls::ClientConfig> {
-        let loaded = self.0.load();
+        let loaded = self.0.loaded.load();
         match peer {
             Peer::ServerRpc => loaded.to_rpc.clone(),
             Peer::Server => loaded.to_server.clone(),
@@ -137,7 +154,7 @@ impl Agent {
 
     /// The name that is told in the handshake; which names count is decided by the verifier.
     pub(crate) fn dialled_name(&self) -> String {
-        Role::Server.name(&self.0.load().settings.region)
+        Role::Server.name(&self.0.loaded.load().settings.region)
     }
 }
 

@@ -10,6 +10,9 @@ use x509_parser::{certificate::X509Certificate, extensions::GeneralName, prelude
 
 use crate::{Error, pem::File};
 
+/// A certificate that is valid for less than this is worth a warning.
+pub const WARN_BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
+
 /// What stands in a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
@@ -42,6 +45,23 @@ pub struct Expiry {
     pub path: PathBuf,
     /// Until when.
     pub not_after: SystemTime,
+}
+
+impl Expiry {
+    /// What a person should do about it at `now`; None = nothing yet.
+    pub(crate) fn warning(&self, now: SystemTime) -> Option<String> {
+        let (setting, path) = (self.setting, self.path.display());
+        match self.not_after.duration_since(now) {
+            Ok(left) if left < WARN_BEFORE => Some(format!(
+                "{setting} {path} expires in {} days: replace the file and reload the agent (SIGHUP)",
+                left.as_secs() / (24 * 3600)
+            )),
+            Ok(_) => None,
+            Err(_) => Some(format!(
+                "{setting} {path} has expired: peers refuse it; replace the file and reload the agent (SIGHUP)"
+            )),
+        }
+    }
 }
 
 fn common_name(name: &X509Name<'_>) -> String {

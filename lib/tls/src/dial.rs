@@ -6,12 +6,12 @@ use std::{
     sync::Arc,
 };
 
-use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore, pki_types::ServerName};
+use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
 use crate::{
-    Agent, Dialled, Error, Settings,
+    Agent, Error, Service, Settings, Stream,
     load::provider,
     pem::{self, File},
     verify::{Expected, Verifier},
@@ -128,6 +128,7 @@ pub struct Dialer(Kind);
 #[derive(Clone)]
 enum Kind {
     Agent(Agent, Peer),
+    Service(Service),
     Client(Arc<ClientConfig>, String),
 }
 
@@ -135,6 +136,7 @@ impl fmt::Debug for Dialer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Agent(_, peer) => write!(f, "Dialer({peer:?})"),
+            Kind::Service(_) => write!(f, "Dialer(service)"),
             Kind::Client(_, name) => write!(f, "Dialer({name:?})"),
         }
     }
@@ -143,6 +145,10 @@ impl fmt::Debug for Dialer {
 impl Dialer {
     pub(crate) fn of_agent(agent: Agent, peer: Peer) -> Self {
         Self(Kind::Agent(agent, peer))
+    }
+
+    pub(crate) fn to_service(service: Service) -> Self {
+        Self(Kind::Service(service))
     }
 
     /// For a command. Reads the files.
@@ -172,20 +178,13 @@ impl Dialer {
         own.dialer(expected, &files.server_name, Protocol::Http1)
     }
 
-    /// For a service that is no agent: its certificate must have the host that is dialled. Reads the files.
+    /// For a service that is no agent: its certificate must have the host that is dialled. Reads the files, once: see
+    /// [`Service`] for more.
     ///
     /// # Errors
     /// What cannot be used, and what to do.
     pub fn of_service(files: &ServiceFiles, settings: ServiceSettings, protocol: Protocol) -> Result<Self, Error> {
-        let roots = match files.ca_file.as_os_str().is_empty() {
-            true => Roots::of_system()?,
-            false => Roots::of_file(settings.ca, &files.ca_file)?,
-        };
-        let own = Own {
-            certificate: File { setting: settings.cert, path: &files.cert_file },
-            key: File { setting: settings.key, path: &files.key_file },
-        };
-        own.dialer(Expected::Dialled(roots.0), "", protocol)
+        Ok(Self(Kind::Client(service_config(files, settings, protocol)?, String::new())))
     }
 
     /// For a service of anybody: its certificate must be of `roots` and have that name, or the host that is dialled
@@ -202,10 +201,16 @@ impl Dialer {
     /// Performs the handshake over a connection to `host`. A drop closes the connection.
     ///
     /// # Errors
-    /// See [`why`] for a text.
-    pub async fn connect<T: AsyncRead + AsyncWrite + Unpin>(&self, stream: T, host: &str) -> io::Result<Dialled<T>> {
+    /// See [`why`](crate::why) for a text.
+    pub async fn connect<T: AsyncRead + AsyncWrite + Unpin>(&self, stream: T, host: &str) -> io::Result<Stream<T>> {
+        let authorities = match &self.0 {
+            // Requests over HTTP end by themselves, and one that is under way is not lost for a reload.
+            Kind::Agent(agent, Peer::ServerRpc) => Some(agent.authorities()),
+            Kind::Agent(..) | Kind::Service(_) | Kind::Client(..) => None,
+        };
         let (config, name) = match &self.0 {
             Kind::Agent(agent, peer) => (agent.client_config(*peer), agent.dialled_name()),
+            Kind::Service(service) => (service.config(), host.to_owned()),
             Kind::Client(config, name) if name.is_empty() => (config.clone(), host.to_owned()),
             Kind::Client(config, name) => (config.clone(), name.clone()),
         };
@@ -217,8 +222,26 @@ impl Dialer {
             io::Error::new(io::ErrorKind::InvalidInput, text)
         };
         let server = ServerName::try_from(name.clone()).map_err(|_| wrong())?;
-        TlsConnector::from(config).connect(server, stream).await
+        let stream = TlsConnector::from(config).connect(server, stream).await?;
+        Ok(Stream::new(stream.into(), host, authorities))
     }
+}
+
+/// For a service that is no agent. Reads the files.
+pub(crate) fn service_config(
+    files: &ServiceFiles,
+    settings: ServiceSettings,
+    protocol: Protocol,
+) -> Result<Arc<ClientConfig>, Error> {
+    let roots = match files.ca_file.as_os_str().is_empty() {
+        true => Roots::of_system()?,
+        false => Roots::of_file(settings.ca, &files.ca_file)?,
+    };
+    let own = Own {
+        certificate: File { setting: settings.cert, path: &files.cert_file },
+        key: File { setting: settings.key, path: &files.key_file },
+    };
+    own.client(Expected::Dialled(roots.0), protocol)
 }
 
 /// The files of this side's own certificate; both or none are named.
@@ -229,10 +252,14 @@ struct Own<'a> {
 
 impl Own<'_> {
     fn dialer(&self, expected: Expected, name: &str, protocol: Protocol) -> Result<Dialer, Error> {
+        Ok(Dialer(Kind::Client(self.client(expected, protocol)?, name.to_owned())))
+    }
+
+    fn client(&self, expected: Expected, protocol: Protocol) -> Result<Arc<ClientConfig>, Error> {
         let provider = provider(&Settings::default());
         let mut config = self.config(Verifier { expected, provider })?;
         config.alpn_protocols = protocol.alpn();
-        Ok(Dialer(Kind::Client(Arc::new(config), name.to_owned())))
+        Ok(Arc::new(config))
     }
 
     fn config(&self, verifier: Verifier) -> Result<ClientConfig, Error> {
@@ -253,55 +280,5 @@ impl Own<'_> {
                 Err(Error::Missing { setting: certificate.setting, why: "a private key needs its certificate" })
             }
         }
-    }
-}
-
-/// What a failed handshake, or a connection that breaks right after it, means: the reason and what to do.
-#[must_use]
-pub fn why(error: &io::Error) -> String {
-    let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
-        return match error.kind() {
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => format!(
-                "the peer closed the connection during the TLS handshake ({error}); it may not speak TLS: TLS must be \
-                    on at both ends"
-            ),
-            _ => error.to_string(),
-        };
-    };
-    match tls {
-        rustls::Error::InvalidMessage(_) => {
-            "the peer does not speak TLS: it is a plain listener, or not an agent; TLS must be on at both ends".into()
-        }
-        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
-            "the peer's certificate is not signed by the authority that this side trusts (tls.ca_file, -ca-cert)".into()
-        }
-        rustls::Error::InvalidCertificate(reason) => format!("the peer's certificate is refused: {reason}"),
-        rustls::Error::NoCertificatesPresented => "the peer shows no certificate, and one is required".into(),
-        rustls::Error::AlertReceived(alert) => match alert {
-            AlertDescription::CertificateRequired => {
-                "the peer requires a certificate of its authority, and this side has shown none (-client-cert, \
-                    -client-key)"
-                    .into()
-            }
-            AlertDescription::UnknownCA
-            | AlertDescription::BadCertificate
-            | AlertDescription::CertificateUnknown
-            | AlertDescription::DecryptError
-            | AlertDescription::UnsupportedCertificate
-            | AlertDescription::AccessDenied => {
-                format!("the peer refuses the certificate of this side ({alert:?}): its authority must have signed it")
-            }
-            AlertDescription::CertificateExpired => {
-                "the peer refuses the certificate of this side: it has expired".into()
-            }
-            AlertDescription::ProtocolVersion => {
-                "the two sides have no version of TLS in common (tls.tls_min_version)".into()
-            }
-            other => format!("the peer ended the TLS handshake: {other:?}"),
-        },
-        rustls::Error::PeerIncompatible(reason) => {
-            format!("the two sides have no version or suite of TLS in common ({reason:?})")
-        }
-        other => other.to_string(),
     }
 }

@@ -22,6 +22,8 @@ const HTTP2: &[u8] = b"h2";
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) settings: Settings,
+    /// Those who may sign the certificates of others.
+    pub(crate) roots: Arc<RootCertStore>,
     /// Of the HTTP API.
     pub(crate) http: Arc<ServerConfig>,
     /// Of the RPC; only with an authority.
@@ -92,6 +94,7 @@ pub(crate) fn load(settings: &Settings, now: SystemTime) -> Result<Loaded, Error
     let (server, client) = (Role::Server.name(&settings.region), Role::Client.name(&settings.region));
     Ok(Loaded {
         settings: settings.clone(),
+        roots: made.roots.clone(),
         http: made.server(settings.verify_https_client, HTTP1)?,
         rpc: if settings.rpc { Some(made.server(true, HTTP2)?) } else { None },
         to_rpc: made.client(&[&server], HTTP2)?,
@@ -198,7 +201,10 @@ fn has_role(settings: &Settings, file: File<'_>, own: &Certificate) -> Result<()
     )))
 }
 
-fn clients(roots: &Arc<RootCertStore>, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, Error> {
+pub(crate) fn clients(
+    roots: &Arc<RootCertStore>,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, Error> {
     WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
         .build()
         .map_err(|e| Error::Settings(format!("tls.ca_file cannot be used for checking clients: {e}")))

@@ -90,8 +90,8 @@ async fn rpc(server: &Agent, node: &Agent) -> (Result<Result<(), String>, String
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address");
     let serve = async {
-        let (stream, _) = listener.accept().await.expect("a connection");
-        let (mut stream, admitted) = server.accept_rpc(stream).await.map_err(|e| why(&e))?;
+        let (stream, peer) = listener.accept().await.expect("a connection");
+        let (mut stream, admitted) = server.accept_rpc(stream, peer).await.map_err(|e| why(&e))?;
         stream.write_all(b"x").await.map_err(|e| why(&e))?;
         stream.flush().await.map_err(|e| why(&e))?;
         Ok(admitted.map(drop).map_err(|refused| refused.0))
@@ -109,8 +109,8 @@ async fn http(server: &Agent, files: &ClientFiles, host: &str) -> Result<(), Str
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address");
     let serve = async {
-        let (stream, _) = listener.accept().await.expect("a connection");
-        if let Ok(mut stream) = server.accept_http(stream).await {
+        let (stream, peer) = listener.accept().await.expect("a connection");
+        if let Ok(mut stream) = server.accept_http(stream, peer).await {
             let _ = stream.write_all(b"x").await;
             let _ = stream.flush().await;
         }
@@ -253,13 +253,13 @@ async fn a_service_is_taken_by_its_name_and_shown_a_certificate() {
         let dialling = async {
             let stream = TcpStream::connect(address).await.expect("connected");
             let mut stream = dialer.connect(stream, host).await.map_err(|e| why(&e))?;
-            assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+            assert_eq!(stream.protocol(), Some(&b"h2"[..]));
             // The refusal of a certificate comes after the handshake.
             stream.read_u8().await.map_err(|e| why(&e))
         };
         let accepting = async {
-            let (stream, _) = listener.accept().await.expect("accepted");
-            if let Ok((mut stream, _)) = server.accept_rpc(stream).await {
+            let (stream, peer) = listener.accept().await.expect("accepted");
+            if let Ok((mut stream, _)) = server.accept_rpc(stream, peer).await {
                 stream.write_u8(7).await.expect("written");
                 stream.flush().await.expect("written");
                 let _ = stream.read_u8().await;
@@ -290,7 +290,10 @@ async fn a_reload_swaps_certificates_for_new_connections_and_keeps_the_old_ones(
         let dialer = Dialer::of_client(&files(&ca.file("ca"))).expect("a client");
         let stream = TcpStream::connect(address).await.expect("connected");
         let (there, here) = tokio::join!(
-            async { server.accept_http(listener.accept().await.expect("a connection").0).await },
+            async {
+                let (stream, peer) = listener.accept().await.expect("a connection");
+                server.accept_http(stream, peer).await
+            },
             dialer.connect(stream, "127.0.0.1")
         );
         there.ok().zip(here.ok())
@@ -312,6 +315,138 @@ async fn a_reload_swaps_certificates_for_new_connections_and_keeps_the_old_ones(
     let mut read = [0; 5];
     here.read_exact(&mut read).await.expect("read");
     assert_eq!(&read, b"still");
+}
+
+/// Two authorities on the way from one to the other: each has certificates of both roles, and both stand in a bundle.
+struct Change {
+    old: Ca,
+    new: Ca,
+}
+
+impl Change {
+    fn begin() -> Self {
+        let (old, new) = (Ca::new(), Ca::new());
+        for ca in [&old, &new] {
+            ca.leaf("server.global.nomad");
+            ca.leaf("client.global.nomad");
+        }
+        let bundle = [&old, &new].map(|ca| fs::read_to_string(ca.file("ca")).expect("read")).concat();
+        for ca in [&old, &new] {
+            fs::write(ca.file("both"), &bundle).expect("written");
+        }
+        Self { old, new }
+    }
+
+    /// Trusts the authorities of `trusted` (`ca` = its own alone, `both`), with a certificate of `of`.
+    fn settings(of: &Ca, role: Role, trusted: &str) -> Settings {
+        Settings { ca_file: of.file(trusted), ..of.settings(&role.name("global"), role) }
+    }
+
+    fn agent(of: &Ca, role: Role, trusted: &str) -> Agent {
+        Agent::load(&Self::settings(of, role, trusted), SystemTime::now()).expect("an agent")
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_of_the_old_authority_counts_until_the_new_one_stands_alone() {
+    let Change { old, new } = Change::begin();
+    let server = Change::agent(&old, Role::Server, "ca");
+    let left_behind = Change::agent(&old, Role::Client, "both");
+    let changed = Change::agent(&new, Role::Client, "both");
+    let fine = (Ok(Ok(())), Ok(()));
+    assert_eq!(rpc(&server, &left_behind).await, fine);
+    let (at_server, at_node) = rpc(&server, &changed).await;
+    assert!(at_server.expect_err("too early").contains("not signed by the authority that this side trusts"));
+    assert!(at_node.expect_err("too early").contains("refuses the certificate of this side (UnknownCA)"));
+
+    for of in [&old, &new] {
+        server.reload(&Change::settings(of, Role::Server, "both"), SystemTime::now()).expect("reloaded");
+        for node in [&left_behind, &changed] {
+            assert_eq!(rpc(&server, node).await, fine, "both are trusted");
+        }
+    }
+
+    server.reload(&Change::settings(&new, Role::Server, "ca"), SystemTime::now()).expect("reloaded");
+    assert_eq!(rpc(&server, &changed).await, fine);
+    // It was let in before: nothing that it remembers of those handshakes counts.
+    let (at_server, at_node) = rpc(&server, &left_behind).await;
+    let (at_server, at_node) = (at_server.expect_err("revoked"), at_node.expect_err("revoked"));
+    assert!(at_server.contains("not signed by the authority that this side trusts (tls.ca_file"), "{at_server}");
+    assert!(at_node.contains("refuses the certificate of this side (UnknownCA)"), "{at_node}");
+    assert!(at_node.contains("an authority that the peer trusts (its tls.ca_file)"), "{at_node}");
+}
+
+type Ends = (tls::Stream<TcpStream>, tls::Stream<TcpStream>);
+
+/// A connection between two agents, the end of the server first.
+async fn standing(server: &Agent, node: &Agent) -> Ends {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let serve = async {
+        let (stream, peer) = listener.accept().await.expect("a connection");
+        server.accept_rpc(stream, peer).await.expect("a handshake").0
+    };
+    let dial = async {
+        let stream = TcpStream::connect(address).await.expect("connected");
+        node.dialer(Peer::ServerRpc).connect(stream, "127.0.0.1").await.expect("a handshake")
+    };
+    let mut ends = tokio::time::timeout(PATIENCE, async { tokio::join!(serve, dial) }).await.expect("an end");
+    carries(&mut ends).await;
+    ends
+}
+
+/// A byte in each direction.
+async fn carries((there, here): &mut Ends) {
+    let both = async {
+        byte(there, here).await;
+        byte(here, there).await;
+    };
+    tokio::time::timeout(PATIENCE, both).await.expect("in time");
+}
+
+async fn byte(from: &mut tls::Stream<TcpStream>, to: &mut tls::Stream<TcpStream>) {
+    from.write_u8(7).await.expect("written");
+    from.flush().await.expect("written");
+    assert_eq!(to.read_u8().await.expect("read"), 7);
+}
+
+/// Reloads the agent while a task reads from this end of a connection, as one always does, and answers what that hears.
+async fn hears(mut end: tls::Stream<TcpStream>, agent: &Agent, settings: &Settings) -> String {
+    let reading = tokio::spawn(async move {
+        let read = end.read_u8().await.expect_err("closed").to_string();
+        let written = end.write_u8(7).await.expect_err("closed").to_string();
+        assert_eq!(read, written);
+        read
+    });
+    // The reload wakes a reader that waits already.
+    tokio::task::yield_now().await;
+    agent.reload(settings, SystemTime::now()).expect("reloaded");
+    tokio::time::timeout(PATIENCE, reading).await.expect("the reload wakes the reader").expect("no panic")
+}
+
+#[tokio::test]
+async fn a_connection_ends_when_a_reload_takes_the_authority_of_its_peer_away_and_no_other_does() {
+    let Change { old, new } = Change::begin();
+    let server = Change::agent(&old, Role::Server, "both");
+    let mut changed = standing(&server, &Change::agent(&new, Role::Client, "both")).await;
+    let mut left_behind = standing(&server, &Change::agent(&old, Role::Client, "both")).await;
+    // The server gets another certificate: that ends nothing.
+    server.reload(&Change::settings(&new, Role::Server, "both"), SystemTime::now()).expect("reloaded");
+    carries(&mut changed).await;
+    carries(&mut left_behind).await;
+
+    let said = hears(left_behind.0, &server, &Change::settings(&new, Role::Server, "ca")).await;
+    assert!(said.contains("the authority of the peer's certificate is no longer in tls.ca_file"), "{said}");
+    let other_end = left_behind.1.read_u8().await.expect_err("closed").to_string();
+    assert_eq!(other_end, "the peer closed the connection");
+    carries(&mut changed).await;
+
+    // The node looks at the server in the same way.
+    let server = Change::agent(&old, Role::Server, "both");
+    let node = Change::agent(&new, Role::Client, "both");
+    let (_there, here) = standing(&server, &node).await;
+    let said = hears(here, &node, &Change::settings(&new, Role::Client, "ca")).await;
+    assert!(said.contains("the authority of the peer's certificate is no longer in tls.ca_file"), "{said}");
 }
 
 #[tokio::test]
@@ -349,7 +484,10 @@ async fn tls12_only(server: &Agent) -> String {
         let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
         connector.connect("localhost".try_into().expect("a name"), stream).await.map(drop)
     };
-    let serve = async { server.accept_http(listener.accept().await.expect("a connection").0).await };
+    let serve = async {
+        let (stream, peer) = listener.accept().await.expect("a connection");
+        server.accept_http(stream, peer).await
+    };
     let (served, dialled) = tokio::join!(serve, dial);
     assert!(dialled.is_err());
     why(&served.expect_err("no version in common"))

@@ -125,6 +125,7 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader, follower
         leader: rpc_bind.map(|_| led),
         relay: relay.clone(),
         tls: settings.tls.clone(),
+        store_tls: settings.store_tls.clone(),
         prometheus: settings.prometheus,
         config: agent_config(&settings, rpc_bind.is_some(), node.as_ref(), of),
         headers: response_headers(&settings)?,
@@ -204,7 +205,9 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader, follower
                 let _ = answer.send(reloader.reload(client.as_ref().map(Client::handle).as_ref()).await);
             }
             _ = certificates.tick() => {
-                for why in tls.iter().flat_map(|tls| tls.warnings(SystemTime::now())) {
+                let now = SystemTime::now();
+                let of_store = settings.store_tls.iter().flat_map(|tls| tls.warnings(now));
+                for why in tls.iter().flat_map(|tls| tls.warnings(now)).chain(of_store) {
                     tracing::warn!("{why}");
                 }
             }
@@ -404,6 +407,7 @@ fn http_options(
         guard: guard(settings, http)?,
         exposed,
         tls: settings.tls.clone(),
+        store_tls: settings.store_tls.clone(),
         ..HttpOptions::default()
     })
 }

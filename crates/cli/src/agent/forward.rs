@@ -57,6 +57,8 @@ pub(crate) struct Front {
     pub(crate) relay: Option<Arc<Relay>>,
     /// Certificates of the agent; None = no TLS.
     pub(crate) tls: Option<tls::Agent>,
+    /// TLS to the shared store; None = it is plain, or there is none.
+    pub(crate) store_tls: Option<tls::Service>,
     /// Metrics are told in Prometheus' format, too.
     pub(crate) prometheus: bool,
     /// The agent's settings for `/v1/agent/self`.
@@ -174,7 +176,7 @@ impl Forward {
 
 /// The router.
 pub(crate) fn router(node: Option<ClientHandle>, front: Front) -> Router {
-    let tls = front.tls;
+    let (tls, store_tls) = (front.tls, front.store_tls);
     let dialer = tls.as_ref().map(|tls| tls.dialer(tls::Peer::Server));
     let leader = front.leader;
     let (http, stale) = (to_server::client(dialer), front.stale);
@@ -189,7 +191,8 @@ pub(crate) fn router(node: Option<ClientHandle>, front: Front) -> Router {
             None => Vec::new(),
         };
         let of_relay = relay.iter().map(|relay| server_http::metric_of_relay(relay.sessions()));
-        let gauges = of_node.into_iter().chain(of_relay).chain(server_http::metrics_of_tls(tls.as_ref()));
+        let of_tls = server_http::metrics_of_tls(tls.as_ref(), store_tls.as_ref());
+        let gauges = of_node.into_iter().chain(of_relay).chain(of_tls);
         let gauges = gauges.chain(server_http::metrics_of_audit(counted.as_ref())).collect();
         match server_http::metrics_of_node(gauges, format, prometheus) {
             Ok((kind, body)) => ([(CONTENT_TYPE, kind)], body).into_response(),

@@ -80,7 +80,8 @@ pub(crate) fn run(args: AgentArgs) -> Result<ExitCode> {
         None => None,
     };
     let reloader =
-        reload::Reloader::new(args, dev_dir.as_ref().map(tempfile::TempDir::path), tree, settings.tls.clone());
+        reload::Reloader::new(args, dev_dir.as_ref().map(tempfile::TempDir::path), tree, settings.tls.clone())
+            .with_store(settings.store_tls.clone());
     let result = runtime.block_on(heap::beside(compose::run(settings, reloader, followers)));
     // What still runs on blocking threads has been told to stop and holds nothing that a kill would lose.
     for runtime in [Some(runtime), nodes].into_iter().flatten() {

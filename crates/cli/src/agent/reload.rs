@@ -16,8 +16,11 @@ use super::{
 };
 
 /// Names that are taken over without a restart.
-/// Of `tls` not all: see [`takes_over`].
+/// Of `tls` not all: see [`takes_over`]. Beside them [`STORE_TLS`].
 const RELOADED: &[&str] = &["plugin", "plugin_dir", "tls"];
+
+/// The block with the files for etcd. It is taken over where etcd has TLS before and after.
+const STORE_TLS: &str = "server.tls";
 
 /// Somebody waits for what came of a reload.
 pub(crate) type Asked = oneshot::Sender<Result<(), String>>;
@@ -46,13 +49,20 @@ pub(crate) struct Reloader {
     tree: Value,
     /// The certificates in use.
     tls: Option<tls::Agent>,
+    /// Those for etcd.
+    store_tls: Option<tls::Service>,
     /// Its files are opened anew.
     audit: Option<Audit>,
 }
 
 impl Reloader {
     pub(crate) fn new(args: AgentArgs, dev_dir: Option<&Path>, tree: Value, tls: Option<tls::Agent>) -> Self {
-        Self { args, dev_dir: dev_dir.map(Path::to_owned), tree, tls, audit: None }
+        Self { args, dev_dir: dev_dir.map(Path::to_owned), tree, tls, store_tls: None, audit: None }
+    }
+
+    /// The same for an agent with TLS to a shared store.
+    pub(crate) fn with_store(self, store_tls: Option<tls::Service>) -> Self {
+        Self { store_tls, ..self }
     }
 
     /// The same for an agent with an audit log.
@@ -67,7 +77,19 @@ impl Reloader {
             settings::settings(config::typed(tree.clone()).map_err(refuse)?, &self.args, self.dev_dir.as_deref())
                 .map_err(refuse)?;
         let mut others = changed(&self.tree, &tree);
+        let store = self.store_tls.as_ref().zip(settings.store_tls.as_ref());
+        if let Some((_, new)) = store {
+            // Before anything is taken over.
+            new.in_time(SystemTime::now())?;
+        }
         others.extend(self.certificates(settings.tls.as_ref())?);
+        if let Some((in_use, new)) = store {
+            in_use.take_over(new);
+            tracing::info!(cert_file = %new.files().cert_file.display(), "certificates for etcd reloaded");
+            new.warnings(SystemTime::now()).iter().for_each(|why| tracing::warn!("{why}"));
+            others.retain(|name| name != STORE_TLS);
+            take_store_tls(&mut self.tree, &tree);
+        }
         for name in RELOADED {
             match tree.get(name) {
                 Some(value) => drop(self.tree.as_object_mut().map(|t| t.insert((*name).to_owned(), value.clone()))),
@@ -77,7 +99,8 @@ impl Reloader {
         Ok((settings.client.as_ref().map(ConfiguredPlugins::of), others))
     }
 
-    /// Takes over changed certificates; connections that stand keep theirs. Answers what needs a restart.
+    /// Takes over changed certificates; connections that stand keep theirs while the authority of
+    /// their peer is left. Answers what needs a restart.
     fn certificates(&self, new: Option<&tls::Agent>) -> Result<Vec<String>> {
         let now = self.tls.as_ref().map(tls::Agent::settings).unwrap_or_default();
         let (settings, kept) = takes_over(&now, new.map(tls::Agent::settings).unwrap_or_default());
@@ -147,6 +170,15 @@ fn takes_over(now: &tls::Settings, new: tls::Settings) -> (tls::Settings, Vec<St
         ..new
     };
     (taken, kept)
+}
+
+/// The block `server.tls` in force is that of the new configuration.
+fn take_store_tls(tree: &mut Value, new: &Value) {
+    let Some(server) = tree.get_mut("server").and_then(Value::as_object_mut) else { return };
+    match new.pointer("/server/tls") {
+        Some(tls) => drop(server.insert("tls".to_owned(), tls.clone())),
+        None => drop(server.remove("tls")),
+    }
 }
 
 /// Names whose values differ and that are not reloaded, blocks by their settings.

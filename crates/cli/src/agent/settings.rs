@@ -35,6 +35,8 @@ pub(crate) struct Settings {
     pub(crate) server: Option<ServerConfig>,
     /// The store that it shares with other servers; None = it is alone.
     pub(crate) shared_store: Option<EtcdOptions>,
+    /// TLS to that store; None = it is plain.
+    pub(crate) store_tls: Option<::tls::Service>,
     /// Where the key comes from that root keys are encrypted under.
     pub(crate) keyring: KeySources,
     /// Node part. `servers` is empty when the server is in this process: its address is known once it listens.
@@ -141,7 +143,8 @@ pub(crate) fn settings(
     let server = is_server.then(|| {
         server_config(&mut r, &file, dev, &data_dir, &name, &region, &datacenter, rpc, rpc_advertise.as_deref())
     });
-    let shared_store = server.as_ref().and_then(|config| store::read(&mut r, &file.server, config, dev));
+    let shared = server.as_ref().and_then(|config| store::read(&mut r, &file.server, config, dev));
+    let (shared_store, store_tls) = shared.unzip();
     let client =
         is_client.then(|| client_config(&mut r, &file, args, dev, is_server, &data_dir, &name, &region, &datacenter));
     let keyring = match &server {
@@ -197,6 +200,7 @@ pub(crate) fn settings(
     let notes = r.finish()?;
     Ok(Settings {
         shared_store,
+        store_tls: store_tls.flatten(),
         keyring,
         server,
         client,

@@ -126,9 +126,14 @@ impl Agent {
 
     /// An agent with a configuration file of its own and further flags; nothing is waited for but its address.
     pub(crate) fn of_file(text: impl FnOnce(&Path) -> String, flags: &[&str]) -> Self {
+        Self::of_file_in(text, flags, &[])
+    }
+
+    /// The same with these variables in its environment.
+    pub(crate) fn of_file_in(text: impl FnOnce(&Path) -> String, flags: &[&str], env: &[(&str, &str)]) -> Self {
         let mut agent = Self::in_dir(Dir::new("e2e"));
         fs::write(agent.dir.path().join("agent.hcl"), text(agent.dir.path())).expect("configuration");
-        if !agent.spawn_with(flags) {
+        if !agent.spawn_in(flags, env) {
             panic!("the agent did not say where it listens; its log:\n{}", agent.log());
         }
         agent
@@ -232,6 +237,10 @@ impl Agent {
 
     /// The same with further flags.
     pub(crate) fn spawn_with(&mut self, flags: &[&str]) -> bool {
+        self.spawn_in(flags, &[])
+    }
+
+    fn spawn_in(&mut self, flags: &[&str], env: &[(&str, &str)]) -> bool {
         let log =
             fs::OpenOptions::new().create(true).append(true).open(self.dir.path().join("agent.log")).expect("log");
         let config = fs::read_to_string(self.dir.path().join("agent.hcl")).unwrap_or_default();
@@ -247,6 +256,7 @@ impl Agent {
             .env("TMPDIR", self.dir.path())
             // Servers and nodes of a test find each other; what a server makes for itself has a test of its own.
             .envs(shared_secret)
+            .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)

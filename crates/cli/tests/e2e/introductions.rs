@@ -128,7 +128,7 @@ fn an_introduced_node_is_known_by_its_identity() {
     // The token of an agent's environment or flag; that of another name is refused.
     let other = server.cli_ok(&["node", "intro", "create", "-t", "{{.JWT}}", "-node-name", "n2"]);
     let rpc = server.rpc();
-    let flag = |name: &str| {
+    let with = |name: &str, flags: &[&str], env: &[(&str, &str)]| {
         let text = |dir: &Path| {
             let data = dir.join("data");
             format!(
@@ -136,10 +136,15 @@ fn an_introduced_node_is_known_by_its_identity() {
                     servers = [{rpc:?}]\n}}\ndrover {{\n  join_secret_file = \"\"\n}}\n"
             )
         };
-        Agent::of_file(text, &["-client-intro-token", other.trim()])
+        Agent::of_file_in(text, flags, env)
     };
-    let _taken = flag("n2");
+    let flag = ["-client-intro-token", other.trim()];
+    let _taken = with("n2", &flag, &[]);
     ready(&server, "n2");
-    let refused = flag("n3");
+    let refused = with("n3", &flag, &[]);
     said(&refused, &["the introduction token", "the name"]);
+    // That of the environment comes before that of the flag.
+    let own = server.cli_ok(&["node", "intro", "create", "-t", "{{.JWT}}", "-node-name", "n4"]);
+    let _taken = with("n4", &flag, &[("NOMAD_CLIENT_INTRO_TOKEN", own.trim())]);
+    ready(&server, "n4");
 }

@@ -251,6 +251,48 @@ fn health_tells_of_a_server_that_shows_no_life_and_the_leader_makes_room() {
 }
 
 #[test]
+fn all_servers_are_peers_and_health_tells_of_a_dead_member_of_etcd() {
+    let etcd = FakeEtcd::start();
+    let [beside, dies] = ["beside", "dies"].map(|name| {
+        let member = etcd.beside();
+        etcd.list(name, &member);
+        member
+    });
+    let first = server(&etcd, "first", KEY);
+    let of_first = until("the first leader", || leader(&first));
+    let others = ["second", "third"].map(|name| server(&etcd, name, KEY));
+    let peers = |agent: &Agent| -> Option<Vec<String>> {
+        let peers = agent.get("/v1/status/peers")?;
+        Some(peers.as_array()?.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+    };
+    let all = until("three peers", || peers(&first).filter(|all| all.len() == 3));
+    assert_eq!(all[0], of_first, "the leader first: {all:?}");
+    for other in &others {
+        assert_eq!(until("the peers that it tells", || peers(other)), all, "each tells the same");
+    }
+    let health = |agent: &Agent| {
+        let (status, body) = agent.http("GET", "/v1/operator/autopilot/health", "").expect("an answer");
+        let health: Value = serde_json::from_str(&body).expect("JSON");
+        assert_eq!(status, if health["Healthy"] == true { 200 } else { 429 }, "{health}");
+        health
+    };
+    let well = until("health", || Some(health(&others[0])).filter(|now| now["Healthy"] == true));
+    assert_eq!((&well["FailureTolerance"], well["Store"]["Members"].as_array().map(Vec::len)), (&json!(1), Some(3)));
+
+    drop(dies);
+    let ill = until("a dead member", || Some(health(&others[0])).filter(|now| now["Store"]["Healthy"] == false));
+    let member = |name: &str| {
+        let members = ill["Store"]["Members"].as_array().expect("members");
+        members.iter().find(|of| of["Name"] == name).expect("it is still listed")
+    };
+    assert_eq!((&member("dies")["Healthy"], &member("beside")["Healthy"]), (&json!(false), &json!(true)), "{ill}");
+    assert_ne!(member("dies")["Error"], json!(""), "why: {ill}");
+    assert_eq!((&ill["FailureTolerance"], &ill["Store"]["Error"]), (&json!(0), &json!("")), "{ill}");
+    assert!(ill["Servers"].as_array().expect("servers").iter().all(|of| of["Healthy"] == true), "{ill}");
+    drop(beside);
+}
+
+#[test]
 fn a_snapshot_of_servers_is_restored_into_another_prefix_and_not_into_one_that_runs() {
     let etcd = FakeEtcd::start();
     let mut agent = server(&etcd, "first", KEY);

@@ -5,6 +5,11 @@ use std::{
     fs,
     path::Path,
     process::{Command, Output},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread::{self, JoinHandle},
 };
 
 use etcd_fake::FakeEtcd;
@@ -29,6 +34,30 @@ impl Certificates {
 
     fn dir(&self) -> &Path {
         self.0.path()
+    }
+
+    /// The same files in another directory.
+    fn copied(&self) -> Self {
+        let copy = Self(Dir::new("e2e"));
+        for file in fs::read_dir(self.dir()).expect("the files") {
+            let file = file.expect("a file");
+            fs::copy(file.path(), copy.dir().join(file.file_name())).expect("copied");
+        }
+        copy
+    }
+
+    /// Takes over the authority of `other`, beside its own or alone.
+    fn trusts(&self, others: &[&Self]) {
+        let authorities = others.iter().map(|of| fs::read_to_string(of.path("nomad-agent-ca.pem")).expect("read"));
+        let bundle: String = authorities.collect();
+        fs::write(self.path("nomad-agent-ca.pem"), bundle).expect("written");
+    }
+
+    /// Takes over the certificate of that role.
+    fn takes(&self, role: &str, other: &Self) {
+        for name in [format!("global-{role}-nomad.pem"), format!("global-{role}-nomad-key.pem")] {
+            fs::copy(other.path(&name), self.path(&name)).expect("copied");
+        }
     }
 
     fn tls(&self, args: &[&str]) -> Output {
@@ -104,6 +133,111 @@ impl Certificates {
 
     fn rpc(&self, server: &Agent) -> String {
         until("the server's RPC address", || self.get(server, "/v1/status/leader")?.as_str().map(str::to_owned))
+    }
+}
+
+/// Somebody who registers and reads jobs all the time, at one agent after the other.
+struct Load {
+    told: Arc<Told>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Told {
+    ended: AtomicBool,
+    done: AtomicUsize,
+    failures: Mutex<Vec<String>>,
+    /// Directory of the person's own certificate.
+    shows: Mutex<String>,
+}
+
+impl Load {
+    /// `trusts` is a file of authorities, `shows` the directory of the person's certificate, `node` a node that must be
+    /// ready all the time.
+    fn begin(agents: &[&Agent], trusts: String, shows: &Certificates, node: &'static str) -> Self {
+        let told = Arc::new(Told {
+            ended: AtomicBool::new(false),
+            done: AtomicUsize::new(0),
+            failures: Mutex::default(),
+            shows: Mutex::new(shows.path("")),
+        });
+        let addresses: Vec<String> = agents.iter().map(|agent| agent.address().to_owned()).collect();
+        let of_thread = told.clone();
+        let thread = thread::spawn(move || of_thread.ask_on(&addresses, &trusts, node));
+        Self { told, thread: Some(thread) }
+    }
+
+    fn shows(&self, certificates: &Certificates) {
+        *self.told.shows.lock().expect("not poisoned") = certificates.path("");
+        self.goes_on();
+    }
+
+    /// Waits for further requests that have begun after this, and for the end of those before.
+    fn goes_on(&self) {
+        let before = self.told.done.load(Ordering::Acquire);
+        until("further requests", || (self.told.done.load(Ordering::Acquire) >= before + 8).then_some(()));
+    }
+
+    /// How many requests there were. Panics where one has failed.
+    fn ends(mut self) -> usize {
+        self.stop();
+        let failures = self.told.failures.lock().expect("not poisoned");
+        assert_eq!(*failures, Vec::<String>::new());
+        self.told.done.load(Ordering::Acquire)
+    }
+
+    fn stop(&mut self) {
+        self.told.ended.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+            && !thread::panicking()
+        {
+            panic!("the thread that asks has panicked");
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Told {
+    fn ask_on(&self, addresses: &[String], trusts: &str, node: &str) {
+        let dir = Dir::new("e2e");
+        let file = dir.at("job.json");
+        for (turn, address) in addresses.iter().cycle().enumerate() {
+            if self.ended.load(Ordering::Acquire) {
+                return;
+            }
+            let config = json!({"command": "/bin/true"});
+            let task = json!({"Name": "t", "Driver": "raw_exec", "Config": config});
+            let group = json!({"Name": "g", "Count": 0, "Tasks": [task]});
+            let turn = turn.to_string();
+            let job = json!({"ID": "load", "Meta": {"turn": turn}, "TaskGroups": [group]});
+            fs::write(&file, json!({"Job": job}).to_string()).expect("a job");
+            self.ask(address, trusts, &["job", "run", "-json", "-detach", &file.display().to_string()], |_| true);
+            let read = ["operator", "api", "/v1/job/load"];
+            self.ask(address, trusts, &read, |read| read["Meta"]["turn"] == turn.as_str());
+            self.ask(address, trusts, &["operator", "api", "/v1/nodes"], |nodes| {
+                let mut nodes = nodes.as_array().into_iter().flatten();
+                nodes.any(|of| of["Name"] == node && of["Status"] == "ready")
+            });
+        }
+    }
+
+    fn ask(&self, address: &str, trusts: &str, args: &[&str], expected: impl Fn(&Value) -> bool) {
+        let shows = self.shows.lock().expect("not poisoned").clone();
+        let mut command = Command::new(drover());
+        command.args(args).env("DROVER_ADDR", address).env_remove("NOMAD_ADDR").env("DROVER_CACERT", trusts);
+        command.env("DROVER_CLIENT_CERT", format!("{shows}global-cli-nomad.pem"));
+        command.env("DROVER_CLIENT_KEY", format!("{shows}global-cli-nomad-key.pem"));
+        let out = command.output().expect("drover");
+        let read = serde_json::from_slice(&out.stdout).unwrap_or_default();
+        if !out.status.success() || !expected(&read) {
+            self.failures.lock().expect("not poisoned").push(format!("{args:?} at {address}: {}", printed(&out)));
+        }
+        self.done.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -282,6 +416,103 @@ fn a_server_and_a_node_speak_tls_alone_and_swap_certificates_while_tasks_run() {
     let out = certificates.ok(&server, &["alloc", "exec", "-t=false", "-i=false", &alloc, "echo", "still"]);
     assert_eq!(out, "still\n");
     assert_eq!(node.log().matches("session with a server").count(), 1, "{}", node.log());
+}
+
+/// Makes the agent read its certificates again.
+fn reload(agent: &Agent) {
+    let done = || agent.log().matches("certificates reloaded").count();
+    let before = done();
+    signal(agent.pid(), Signal::HUP);
+    until("the certificates to be reloaded", || (done() > before).then_some(()));
+}
+
+/// Sessions that a node has had.
+fn sessions(node: &Agent) -> usize {
+    let log = node.log();
+    log.lines().filter(|line| line.contains("session with a server") && !line.contains("no session with")).count()
+}
+
+/// The processes of the node's tasks.
+fn sleepers(node: &Agent) -> Vec<i32> {
+    node.processes().into_iter().filter(|(_, line)| line.starts_with("sleep 3600")).map(|(pid, _)| pid).collect()
+}
+
+#[test]
+fn the_authority_is_replaced_under_load_and_a_node_that_was_left_behind_is_cut_off() {
+    let (live, new) = (Certificates::new(), Certificates::new());
+    let (old, left) = (live.copied(), live.copied());
+    // Whoever asks trusts both from the start.
+    let person = live.copied();
+    person.trusts(&[&old, &new]);
+    let mutual = "  verify_https_client = true\n";
+    let server = live.server(mutual);
+    let rpc = live.rpc(&server);
+    let node = node_of(&rpc, "node", &live.block("client", mutual));
+    let behind = node_of(&rpc, "behind", &left.block("client", mutual));
+    for name in ["node", "behind"] {
+        node_ready(&live, &server, name);
+    }
+    let job = live.dir().join("job.json");
+    let config = json!({"command": "/bin/sh", "args": ["-c", "exec sleep 3600"]});
+    let task = json!({"Name": "t", "Driver": "raw_exec", "Config": config, "Resources": {"CPU": 20, "MemoryMB": 16}});
+    let text = json!({"Job": {"ID": "j", "Type": "system", "TaskGroups": [{"Name": "g", "Tasks": [task]}]}});
+    fs::write(&job, text.to_string()).expect("a job");
+    live.ok(&server, &["job", "run", "-json", "-detach", &job.display().to_string()]);
+    let tasks = [&node, &behind].map(|at| until("a task", || Some(sleepers(at)).filter(|pids| pids.len() == 1)));
+    let load = Load::begin(&[&server, &node], person.path("nomad-agent-ca.pem"), &old, "node");
+    load.goes_on();
+
+    // Both authorities everywhere.
+    for (certificates, agents) in [(&live, &[&server, &node][..]), (&left, &[&behind])] {
+        certificates.trusts(&[&old, &new]);
+        for agent in agents {
+            reload(agent);
+            load.goes_on();
+        }
+    }
+    // New certificates for all but one.
+    for role in ["server", "client", "cli"] {
+        live.takes(role, &new);
+    }
+    for agent in [&server, &node] {
+        reload(agent);
+        load.goes_on();
+    }
+    load.shows(&new);
+    assert_eq!([&node, &behind].map(sessions), [1, 1], "no session has ended so far");
+
+    // The new authority alone. The node begins anew with the server, whose old certificate it has seen.
+    live.trusts(&[&new]);
+    reload(&node);
+    until("the next session", || (sessions(&node) == 2).then_some(()));
+    load.goes_on();
+    // The server lets go of the node that still shows an old one, and of no other.
+    reload(&server);
+    load.goes_on();
+    said(&server, &["a connection is closed", "client.global.nomad", "this authority is no longer in tls.ca_file"]);
+    said(&server, &["a TLS handshake of the node rpc failed", "not signed by the authority that this side trusts"]);
+    said(&behind, &["no session with a server", "refuses the certificate of this side", "the peer trusts"]);
+    until("the server to miss it", || {
+        let nodes = live.get(&server, "/v1/nodes")?;
+        nodes.as_array()?.iter().any(|of| of["Name"] == "behind" && of["Status"] != "ready").then_some(())
+    });
+    assert_eq!([&node, &behind].map(sessions), [2, 1]);
+    assert_eq!([&node, &behind].map(sleepers), tasks, "every task runs on where it was");
+
+    // With a certificate of the new authority it is back.
+    left.trusts(&[&new]);
+    left.takes("client", &new);
+    reload(&behind);
+    node_ready(&live, &server, "behind");
+    until("the node to be ready", || {
+        let nodes = live.get(&server, "/v1/nodes")?;
+        nodes.as_array()?.iter().all(|of| of["Status"] == "ready").then_some(())
+    });
+    assert_eq!(sleepers(&node), tasks[0], "its task never noticed");
+    let asked = load.ends();
+    assert!(asked >= 50, "{asked} requests");
+    live.ok(&server, &["job", "stop", "-purge", "-detach", "j"]);
+    until("the end of the tasks", || [&node, &behind].iter().all(|at| sleepers(at).is_empty()).then_some(()));
 }
 
 #[test]

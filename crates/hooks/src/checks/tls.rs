@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tls::{Dialer, Dialled, Protocol, Roots};
+use tls::{Dialer, Protocol, Roots, Stream};
 use tokio::net::TcpStream;
 
 /// TLS settings of a check.
@@ -42,7 +42,7 @@ impl Tls {
         stream: TcpStream,
         host: &str,
         protocol: Protocol,
-    ) -> Result<Dialled<TcpStream>, String> {
+    ) -> Result<Stream<TcpStream>, String> {
         let roots = match self.skip_verify {
             true => None,
             false => Some(blocking::spawn(roots).await.map_err(|e| e.to_string())??),
@@ -56,7 +56,7 @@ impl Tls {
         stream: TcpStream,
         host: &str,
         protocol: Protocol,
-    ) -> Result<Dialled<TcpStream>, String> {
+    ) -> Result<Stream<TcpStream>, String> {
         let name = if self.server_name.is_empty() { host } else { &self.server_name };
         let dialer = Dialer::of_roots(roots, name, protocol).map_err(|e| e.to_string())?;
         dialer.connect(stream, host).await.map_err(|e| format!("TLS with {name}: {e}"))

@@ -204,6 +204,7 @@ async fn the_agent_and_its_operator() {
         "{metrics}"
     );
     assert!(sample(&metrics, "nomad.nomad.worker.invoke_scheduler.service")["Stddev"].is_number(), "{metrics}");
+    assert!(sample(&metrics, "drover.store.commit")["Count"].as_u64() > Some(0), "{metrics}");
     let text = c.get("/v1/metrics?format=prometheus").await.text();
     assert!(text.contains("# TYPE nomad_nomad_broker_total_ready gauge\nnomad_nomad_broker_total_ready "), "{text}");
     assert!(text.contains("job=\"measured\""), "{text}");

@@ -27,6 +27,8 @@ const RECORDS: u64 = 4096;
 const BYTES: u64 = 16 * 1024 * 1024;
 /// So many records below a snapshot are kept for followers.
 const KEPT: i64 = 256;
+/// A compaction that is to make room is waited for so long at each member.
+const COMPACTION: Duration = Duration::from_secs(10);
 /// A member is defragmented when this share of its file is free.
 const FREE_SHARE: f64 = 0.1;
 
@@ -223,12 +225,7 @@ impl Shared {
 
     /// Has etcd forget what was replaced before this revision.
     pub(super) async fn compact(&self, revision: i64) {
-        match self.client.compact(revision).await {
-            Ok(()) => {}
-            // Somebody else has compacted further.
-            Err(error) if error.refused() == Some(Reason::Compacted) => {}
-            Err(error) => tracing::warn!(error = %error, revision, "etcd could not be compacted; it is tried again"),
-        }
+        compacted(revision, self.client.compact(revision).await);
     }
 
     /// Puts a key that nobody reads; where etcd has no room, tries to make some.
@@ -252,8 +249,11 @@ impl Shared {
         if full.is_empty() {
             return Ok(());
         }
-        let newest = self.client.get(self.keys.at("tip")).await?.map_or(0, |kv| kv.mod_revision);
-        self.compact(newest.max(self.revision() - 1)).await;
+        // Others may have deleted what is theirs, which this store does not see.
+        let newest = self.client.range(ops::key(self.keys.at("tip"))).await?.header.map_or(0, |header| header.revision);
+        // Whether a defragmentation is worth its while is not known before.
+        let patient = self.client.with_deadline(COMPACTION);
+        compacted(newest, patient.compact_and_wait(newest).await);
         let mut members = self.client.members_status().await?;
         members.sort_by_key(|member| member.status.as_ref().is_ok_and(|status| status.leader == member.member.id));
         for member in members {
@@ -278,5 +278,14 @@ impl Shared {
             self.client.disarm(alarm).await?;
         }
         Ok(())
+    }
+}
+
+fn compacted(revision: i64, answer: Result<(), Error>) {
+    match answer {
+        Ok(()) => {}
+        // Somebody else has compacted further.
+        Err(error) if error.refused() == Some(Reason::Compacted) => {}
+        Err(error) => tracing::warn!(error = %error, revision, "etcd could not be compacted; it is tried again"),
     }
 }

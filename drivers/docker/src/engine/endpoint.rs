@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
-use tls::{Dialer, Dialled, Protocol, ServiceFiles, ServiceSettings};
+use tls::{Dialer, Protocol, ServiceFiles, ServiceSettings};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -225,7 +225,7 @@ fn dialer(files: &TlsFiles) -> Result<Dialer, String> {
 pub(crate) enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
-    Tls(Box<Dialled<TcpStream>>),
+    Tls(Box<tls::Stream<TcpStream>>),
 }
 
 impl Connection for Stream {

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::Path, time::Duration};
 use api::node_rpc::PROTOCOLS;
 use server::ServerConfig;
 use store::{EtcdOptions, FORMATS, Member, Versions};
-use tls::{Dialer, Protocol, ServiceFiles, ServiceSettings};
+use tls::{Protocol, Service, ServiceFiles, ServiceSettings};
 
 use super::{super::config, reader::Reader};
 
@@ -14,8 +14,14 @@ const PREFIX: &str = "drover/";
 /// How long etcd keeps the leadership of a server that has vanished, where the others do not notice before.
 const LEASE: Duration = Duration::from_secs(10);
 
-/// What the server's block says of a shared store. `None` where the state is in a file, or something is wrong.
-pub(super) fn read(r: &mut Reader, s: &config::Server, config: &ServerConfig, dev: bool) -> Option<EtcdOptions> {
+/// What the server's block says of a shared store, and its TLS. `None` where the state is in a file, or something is
+/// wrong.
+pub(super) fn read(
+    r: &mut Reader,
+    s: &config::Server,
+    config: &ServerConfig,
+    dev: bool,
+) -> Option<(EtcdOptions, Option<Service>)> {
     let etcd = match s.store.as_deref() {
         None | Some("" | "sqlite") => false,
         Some("etcd") => true,
@@ -68,12 +74,12 @@ pub(super) fn read(r: &mut Reader, s: &config::Server, config: &ServerConfig, de
         prefix.push('/');
     }
     let user = user(r, s);
-    let dialer = dialer(r, s);
+    let tls = service(r, s);
     let rpc = advertised(r, config);
-    Some(EtcdOptions {
+    let options = EtcdOptions {
         endpoints: s.endpoints.clone(),
         prefix,
-        tls: dialer,
+        tls: tls.as_ref().map(Service::dialer),
         user,
         member: Member {
             // Addresses of two servers differ, and those of one stay.
@@ -88,7 +94,8 @@ pub(super) fn read(r: &mut Reader, s: &config::Server, config: &ServerConfig, de
         settle: Duration::ZERO,
         mark: config.data_dir.as_deref().map(|dir: &Path| dir.join("etcd")),
         lease: LEASE,
-    })
+    };
+    Some((options, tls))
 }
 
 /// Where other servers and nodes reach this one.
@@ -122,7 +129,7 @@ fn user(r: &mut Reader, s: &config::Server) -> Option<(String, String)> {
     }
 }
 
-fn dialer(r: &mut Reader, s: &config::Server) -> Option<Dialer> {
+fn service(r: &mut Reader, s: &config::Server) -> Option<Service> {
     let secured = s.endpoints.iter().any(|endpoint| endpoint.starts_with("https://"));
     if !secured {
         if s.tls != config::StoreTls::default() {
@@ -135,6 +142,12 @@ fn dialer(r: &mut Reader, s: &config::Server) -> Option<Dialer> {
         cert_file: s.tls.cert_file.as_str().into(),
         key_file: s.tls.key_file.as_str().into(),
     };
-    let settings = ServiceSettings { ca: "ca_file", cert: "cert_file", key: "key_file" };
-    Dialer::of_service(&files, settings, Protocol::Http2).map_err(|why| r.wrong(format!("server.tls: {why}"))).ok()
+    let settings =
+        ServiceSettings { ca: "server.tls.ca_file", cert: "server.tls.cert_file", key: "server.tls.key_file" };
+    let loaded = Service::load(&files, settings, Protocol::Http2).map_err(|why| match why {
+        // It knows no name of a setting.
+        tls::Error::NoRoots(_) => format!("server.tls.ca_file is missing: {why}"),
+        why => why.to_string(),
+    });
+    loaded.map_err(|why| r.wrong(why)).ok()
 }
