@@ -2,7 +2,7 @@
 //! is answered here, everything else by the server that leads, which knows the node of every allocation and the address
 //! of every node.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use api::{
     client::tunnel,
@@ -82,6 +82,11 @@ pub(crate) struct Front {
 /// The agent's log, of this node unless another one or a server is named.
 const MONITOR: &str = "/v1/agent/monitor";
 
+/// A node that has lost its session has the next one soon: requests wait for it for so long.
+const BETWEEN_SESSIONS: Duration = Duration::from_secs(2);
+/// Between two looks for it.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// What everybody may ask.
 const OPEN: &[&str] = &["/v1/metrics", "/v1/agent/health"];
 
@@ -95,13 +100,22 @@ struct Forward {
 }
 
 impl Forward {
-    /// The HTTP API of the server that leads.
-    fn server(&self) -> Result<String, &'static str> {
-        let of_node = || self.node.as_ref().and_then(ClientHandle::server_http);
-        match &self.leader {
-            Some(leader) => leader.borrow().as_ref().map(|leader| leader.http.clone()).ok_or("no server leads now"),
-            None => of_node().ok_or("this node has no session with a server now"),
+    /// The HTTP API of the server that leads. Cancel safe.
+    async fn server(&self) -> Result<String, &'static str> {
+        if let Some(leader) = &self.leader {
+            return leader.borrow().as_ref().map(|leader| leader.http.clone()).ok_or("no server leads now");
         }
+        let why = "this node has no session with a server now";
+        let node = self.node.as_ref().ok_or(why)?;
+        let session = async {
+            loop {
+                if let Some(server) = node.server_http() {
+                    return server;
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::time::timeout(BETWEEN_SESSIONS, session).await.map_err(|_| why)
     }
 }
 
@@ -428,7 +442,7 @@ async fn forward(State(state): State<Arc<Forward>>, mut request: Request) -> Res
         Answers::Elsewhere(stale) => stale,
     };
     let passed_on = request.headers().get(PASSED_ON).and_then(|n| n.to_str().ok()?.parse().ok()).unwrap_or(0_u32);
-    let server = match state.server() {
+    let server = match state.server().await {
         Ok(server) if passed_on < PASSED_ON_MOST => server,
         Ok(_) => {
             let why = "No cluster leader: each server takes another one for it; try again";
