@@ -14,7 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("etcd", &["tls"]),
     // A test's other side; linked into no program.
-    ("etcd-fake", &["etcd"]),
+    ("etcd-fake", &["etcd", "tls"]),
     ("oidc-fake", &[]),
     ("executor", &["cgroup", "executor-proto", "undumpable"]),
     ("executor-client", &["cgroup", "executor", "executor-proto", "open-files"]),
