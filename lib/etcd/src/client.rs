@@ -206,11 +206,11 @@ impl Client {
         self.compaction(CompactionRequest { revision, physical: false }).await
     }
 
-    /// The same, and waits until the member that answers has deleted them: only then does its status tell how much of
-    /// its file is free.
+    /// As [`Self::compact`], and waits until the member that answers has deleted the revisions: only then does its
+    /// status tell how much of its file is free.
     ///
     /// # Errors
-    /// See [`Error`]; without an answer it goes on.
+    /// See [`Error`]. Without an answer in time etcd still compacts.
     pub async fn compact_and_wait(&self, revision: i64) -> Result<(), Error> {
         self.compaction(CompactionRequest { revision, physical: true }).await
     }

@@ -99,8 +99,8 @@ impl Reloader {
         Ok((settings.client.as_ref().map(ConfiguredPlugins::of), others))
     }
 
-    /// Takes over changed certificates; connections that stand keep theirs while the authority of
-    /// their peer is left. Answers what needs a restart.
+    /// Takes over changed certificates; connections that stand keep theirs, unless the reload takes
+    /// the authority of their peer away. Answers what needs a restart.
     fn certificates(&self, new: Option<&tls::Agent>) -> Result<Vec<String>> {
         let now = self.tls.as_ref().map(tls::Agent::settings).unwrap_or_default();
         let (settings, kept) = takes_over(&now, new.map(tls::Agent::settings).unwrap_or_default());
