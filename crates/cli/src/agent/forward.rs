@@ -22,17 +22,18 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri,
     header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN, UPGRADE},
 };
+use hyper::body::Incoming;
 use model::AllocId;
 use serde_json::Value;
 use server::Relay;
 use server_http::{Audit, Guard, MonitorQuery};
 use store::Member;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tower::ServiceExt as _;
 
 use super::{
     follow_state::{Answers, Stale},
-    to_server::{self, ToServer},
+    to_server::{self, ToServer, Unsent},
 };
 
 /// On requests that an agent has passed on, how often: one that comes back was sent to the wrong address, and is not
@@ -82,10 +83,13 @@ pub(crate) struct Front {
 /// The agent's log, of this node unless another one or a server is named.
 const MONITOR: &str = "/v1/agent/monitor";
 
-/// A node that has lost its session has the next one soon: requests wait for it for so long.
-const BETWEEN_SESSIONS: Duration = Duration::from_secs(2);
-/// Between two looks for it.
+/// While no server leads, while a node has no session, and while the server that led cannot be reached, the next one is
+/// usually a matter of seconds: requests wait for it for so long. A stock agent holds them as long (`rpc_hold_timeout`).
+const HOLD: Duration = Duration::from_secs(5);
+/// Between two looks for a node's session.
 const LOOK: Duration = Duration::from_millis(20);
+/// Until a request that has had no effect is sent again.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// What everybody may ask.
 const OPEN: &[&str] = &["/v1/metrics", "/v1/agent/health"];
@@ -97,13 +101,18 @@ struct Forward {
     leader: Option<watch::Receiver<Option<Member>>>,
     http: ToServer,
     stale: Stale,
+    /// How long a request waits for a server that takes it.
+    hold: Duration,
 }
 
 impl Forward {
-    /// The HTTP API of the server that leads. Cancel safe.
-    async fn server(&self) -> Result<String, &'static str> {
+    /// The HTTP API of the server that leads, which is waited for until then. Cancel safe.
+    async fn server(&self, until: Instant) -> Result<String, &'static str> {
         if let Some(leader) = &self.leader {
-            return leader.borrow().as_ref().map(|leader| leader.http.clone()).ok_or("no server leads now");
+            let (mut leader, why) = (leader.clone(), "no server leads now");
+            let leads = tokio::time::timeout_at(until, leader.wait_for(Option::is_some)).await;
+            let leads = leads.map_err(|_| why)?.map_err(|_| why)?;
+            return leads.as_ref().map(|leader| leader.http.clone()).ok_or(why);
         }
         let why = "this node has no session with a server now";
         let node = self.node.as_ref().ok_or(why)?;
@@ -115,7 +124,7 @@ impl Forward {
                 tokio::time::sleep(LOOK).await;
             }
         };
-        tokio::time::timeout(BETWEEN_SESSIONS, session).await.map_err(|_| why)
+        tokio::time::timeout_at(until, session).await.map_err(|_| why)
     }
 }
 
@@ -186,6 +195,23 @@ impl Forward {
             std::future::pending::<()>().await;
         }
     }
+
+    /// The answer of this server to a request.
+    async fn sent(&self, server: &str, request: Request) -> Result<http::Response<Incoming>, Unanswered> {
+        let answer = tokio::select! {
+            answer = self.http.request(request) => answer,
+            () = self.led_by_another(server) => {
+                let why = "the server that led has not answered, and leads no longer".to_owned();
+                return Err(Unanswered { why, had_no_effect: false });
+            }
+        };
+        answer.map_err(|error| {
+            let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+            let had_no_effect = error.is_connect();
+            let what = if had_no_effect { "cannot be reached" } else { "has not answered" };
+            Unanswered { why: format!("the server at {server} {what}: {why}"), had_no_effect }
+        })
+    }
 }
 
 /// The router.
@@ -194,7 +220,8 @@ pub(crate) fn router(node: Option<ClientHandle>, front: Front) -> Router {
     let dialer = tls.as_ref().map(|tls| tls.dialer(tls::Peer::Server));
     let leader = front.leader;
     let (http, stale) = (to_server::client(dialer), front.stale);
-    let state = Arc::new(Forward { acl: front.acl, node: node.clone(), leader: leader.clone(), http, stale });
+    let state =
+        Arc::new(Forward { acl: front.acl, node: node.clone(), leader: leader.clone(), http, stale, hold: HOLD });
     let (measured, prometheus, relay) = (node.clone(), front.prometheus, front.relay);
     let (audit, counted) = (front.audit.clone(), front.audit);
     // An agent's metrics are its own: whoever collects them asks every agent.
@@ -436,76 +463,89 @@ fn refused(status: StatusCode, text: String) -> Response {
     (status, text).into_response()
 }
 
+/// Has the server that leads answer a request. It is sent again only if it has had no effect: it reads, or has not
+/// begun to be sent.
 async fn forward(State(state): State<Arc<Forward>>, mut request: Request) -> Response {
     let stale = match state.stale.answers(&request) {
         Answers::Here(here) => return here.oneshot(request).await.into_response(),
         Answers::Elsewhere(stale) => stale,
     };
     let passed_on = request.headers().get(PASSED_ON).and_then(|n| n.to_str().ok()?.parse().ok()).unwrap_or(0_u32);
-    let server = match state.server().await {
-        Ok(server) if passed_on < PASSED_ON_MOST => server,
-        Ok(_) => {
-            let why = "No cluster leader: each server takes another one for it; try again";
-            return refused(StatusCode::SERVICE_UNAVAILABLE, why.into());
-        }
-        Err(why) => return refused(StatusCode::SERVICE_UNAVAILABLE, format!("No cluster leader: {why}")),
-    };
+    if passed_on >= PASSED_ON_MOST {
+        let why = "No cluster leader: each server takes another one for it; try again";
+        return refused(StatusCode::SERVICE_UNAVAILABLE, why.into());
+    }
     let path = request.uri().path_and_query().map_or("/", |p| p.as_str());
     // A server that has no state yet asks whoever leads, who knows all that its clients have seen here: another server,
     // also one that has led, might know less.
     let path = if stale.is_some() && state.leader.is_some() { unstale(path) } else { path.to_owned() };
-    let base = if server.starts_with("https://") { server.clone() } else { format!("http://{server}") };
-    let uri: Uri = match format!("{base}{path}").parse() {
-        Ok(uri) => uri,
-        Err(error) => {
-            return refused(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                format!("cannot forward to the server at {server:?}: {error}"),
-            );
-        }
-    };
-    *request.uri_mut() = uri;
-    let safe = request.method().is_safe();
     // This agent has looked at where the request comes from; for the server it comes from here.
     for name in [HOST, ORIGIN, HeaderName::from_static("sec-fetch-site")] {
         request.headers_mut().remove(name);
     }
     request.headers_mut().insert(PASSED_ON, HeaderValue::from(passed_on + 1));
-    // Clients repeat what fails with more than 500: a write that may have had its effect does not.
-    let unknown = |why: String| {
-        let why = format!("No cluster leader: {why}");
-        if safe {
+    let upgrade = request.extensions_mut().remove().filter(|_| request.headers().contains_key(UPGRADE));
+    // A terminal may have begun before its answer was lost.
+    let reads = request.method().is_safe() && upgrade.is_none();
+    let (head, body) = request.into_parts();
+    let (body, until) = (Unsent::new(body), Instant::now() + state.hold);
+    let mut unanswered: Option<Unanswered> = None;
+    loop {
+        let server = match state.server(until).await {
+            Ok(server) => server,
+            Err(why) => {
+                let nobody = || refused(StatusCode::SERVICE_UNAVAILABLE, format!("No cluster leader: {why}"));
+                return unanswered.map_or_else(nobody, |failed| failed.told(reads));
+            }
+        };
+        let base = if server.starts_with("https://") { server.clone() } else { format!("http://{server}") };
+        let mut head = head.clone();
+        head.uri = match format!("{base}{path}").parse() {
+            Ok(uri) => uri,
+            Err(error) => {
+                let why = format!("cannot forward to the server at {server:?}: {error}");
+                return refused(StatusCode::INTERNAL_SERVER_ERROR, why);
+            }
+        };
+        let failed = match state.sent(&server, Request::from_parts(head, Body::new(body.clone()))).await {
+            Ok(mut response) => {
+                if let Some(stale) = stale {
+                    stale.note(response.headers());
+                }
+                if let Some(upgrade) = upgrade.filter(|_| response.status() == StatusCode::SWITCHING_PROTOCOLS) {
+                    tunnel(upgrade, &mut response);
+                    return response.map(|_| Body::empty());
+                }
+                return response.map(Body::new);
+            }
+            Err(failed) => failed,
+        };
+        let again = !body.begun() && (reads || failed.had_no_effect);
+        let next = Instant::now() + AGAIN;
+        if !again || next >= until {
+            return failed.told(reads);
+        }
+        unanswered = Some(failed);
+        tokio::time::sleep_until(next).await;
+    }
+}
+
+/// Why the server that led has not answered a request.
+struct Unanswered {
+    why: String,
+    /// The request has not reached it.
+    had_no_effect: bool,
+}
+
+impl Unanswered {
+    /// Clients repeat what fails with more than 500: a write that may have had its effect does not.
+    fn told(self, reads: bool) -> Response {
+        let why = format!("No cluster leader: {}", self.why);
+        if reads || self.had_no_effect {
             return refused(StatusCode::SERVICE_UNAVAILABLE, why);
         }
         let why = format!("{why}; it is not known whether the request had its effect");
         refused(StatusCode::INTERNAL_SERVER_ERROR, why)
-    };
-    let upgrade = request.extensions_mut().remove().filter(|_| request.headers().contains_key(UPGRADE));
-    let answer = tokio::select! {
-        answer = state.http.request(request) => answer,
-        () = state.led_by_another(&server) => {
-            return unknown("the server that led has not answered, and leads no longer".to_owned());
-        }
-    };
-    match answer {
-        Ok(mut response) => {
-            if let Some(stale) = stale {
-                stale.note(response.headers());
-            }
-            if let Some(upgrade) = upgrade.filter(|_| response.status() == StatusCode::SWITCHING_PROTOCOLS) {
-                tunnel(upgrade, &mut response);
-                return response.map(|_| Body::empty());
-            }
-            response.map(Body::new)
-        }
-        Err(error) => {
-            let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-            if error.is_connect() {
-                let why = format!("No cluster leader: the server at {server} cannot be reached: {why}");
-                return refused(StatusCode::SERVICE_UNAVAILABLE, why);
-            }
-            unknown(format!("the server at {server} has not answered: {why}"))
-        }
     }
 }
 
@@ -514,11 +554,21 @@ mod tests {
     use axum::{body::Body, extract::Request};
     use http::StatusCode;
 
-    use std::sync::Arc;
+    use std::{
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering::Relaxed},
+        },
+        time::Duration,
+    };
 
     use axum::extract::State;
     use store::Member;
-    use tokio::{io::AsyncReadExt as _, net::TcpListener, sync::watch};
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+        sync::watch,
+    };
 
     use super::{Forward, Stale, alloc_of, forward, health, named_node, names_a_server, of_a_node, to_server, unstale};
 
@@ -553,17 +603,25 @@ mod tests {
 
     /// The answer to a request that a server without the state passes on to a leader at this address.
     async fn passed_on(address: String, method: &str, path: &str) -> (StatusCode, String) {
-        let leader =
-            Member { id: "l".into(), name: "leader".into(), rpc: String::new(), http: address, ..Member::default() };
-        let (_tell, leader) = watch::channel(Some(leader));
-        let state = Forward {
-            acl: false,
-            node: None,
-            leader: Some(leader),
-            http: to_server::client(None),
-            stale: Stale::default(),
-        };
-        let request = Request::builder().method(method).uri(path).body(Body::empty()).expect("a request");
+        let (_tell, leader) = watch::channel(Some(leads(address)));
+        passed_on_to(leader, Duration::from_millis(300), method, path, "").await
+    }
+
+    fn leads(address: String) -> Member {
+        Member { id: "l".into(), name: "leader".into(), rpc: String::new(), http: address, ..Member::default() }
+    }
+
+    /// The answer to a request that waits so long for a leader that takes it.
+    async fn passed_on_to(
+        leader: watch::Receiver<Option<Member>>,
+        hold: Duration,
+        method: &str,
+        path: &str,
+        body: &'static str,
+    ) -> (StatusCode, String) {
+        let (http, stale) = (to_server::client(None), Stale::default());
+        let state = Forward { acl: false, node: None, leader: Some(leader), http, stale, hold };
+        let request = Request::builder().method(method).uri(path).body(Body::from(body)).expect("a request");
         let answer = forward(State(Arc::new(state)), request).await;
         let status = answer.status();
         let text = axum::body::to_bytes(answer.into_body(), 1 << 20).await.expect("a body");
@@ -589,6 +647,59 @@ mod tests {
         assert!(reads_and_closes.await.expect_err("it never ends by itself").is_cancelled());
         let (status, text) = unanswered(address, "PUT").await;
         assert!(status == StatusCode::SERVICE_UNAVAILABLE && text.contains("cannot be reached"), "{status} {text}");
+    }
+
+    #[tokio::test]
+    async fn a_request_waits_for_the_next_leader_and_reaches_it_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+        let next = listener.local_addr().expect("an address").to_string();
+        let seen = Arc::new(AtomicUsize::new(0));
+        let counted = seen.clone();
+        let answers = axum::Router::new().fallback(move |body: String| async move {
+            counted.fetch_add(1, Relaxed);
+            body
+        });
+        let served = tokio::spawn(async move { axum::serve(listener, answers).await });
+        // Nobody listens here any more, as where a leader has just died.
+        let closed = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+        let dead = closed.local_addr().expect("an address").to_string();
+        drop(closed);
+        for (n, last) in [None, Some(leads(dead))].into_iter().enumerate() {
+            let (tell, leader) = watch::channel(last);
+            let minute = Duration::from_secs(60);
+            let asked = tokio::spawn(passed_on_to(leader, minute, "PUT", "/v1/jobs", "a job"));
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            assert!(!asked.is_finished(), "it waits");
+            tell.send(Some(leads(next.clone()))).expect("who waits");
+            let (status, text) = asked.await.expect("an answer");
+            assert_eq!((status, &*text), (StatusCode::OK, "a job"));
+            assert_eq!(seen.load(Relaxed), n + 1, "sent once");
+        }
+        served.abort();
+        assert!(served.await.expect_err("it never ends by itself").is_cancelled());
+        let (_tell, nobody) = watch::channel(None);
+        let (status, text) = passed_on_to(nobody, Duration::from_millis(50), "PUT", "/v1/jobs", "a job").await;
+        assert!(status == StatusCode::SERVICE_UNAVAILABLE && text.contains("no server leads now"), "{status} {text}");
+    }
+
+    #[tokio::test]
+    async fn what_a_leader_did_not_answer_is_asked_again_if_it_only_reads() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+        let address = listener.local_addr().expect("an address").to_string();
+        // It takes a request and dies. Whoever comes next is answered.
+        let server = tokio::spawn(async move {
+            for answer in [None, Some("HTTP/1.1 200 OK\r\ncontent-length: 4\r\nconnection: close\r\n\r\njobs")] {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                assert!(stream.read(&mut [0; 1024]).await.expect("a request") > 0);
+                if let Some(answer) = answer {
+                    stream.write_all(answer.as_bytes()).await.expect("an answer");
+                }
+            }
+        });
+        let (_tell, leader) = watch::channel(Some(leads(address)));
+        let (status, text) = passed_on_to(leader, Duration::from_secs(60), "GET", "/v1/jobs", "").await;
+        assert_eq!((status, &*text), (StatusCode::OK, "jobs"));
+        server.await.expect("both were asked");
     }
 
     #[tokio::test]

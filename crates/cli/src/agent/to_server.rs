@@ -4,13 +4,21 @@
 use std::{
     io,
     pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     task::{Context, Poll},
 };
 
 use api::client::Address;
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
+use bytes::Bytes as Data;
 use http::Uri;
-use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper::{
+    body::{Frame, SizeHint},
+    rt::{Read, ReadBufCursor, Write},
+};
 use hyper_util::{
     client::legacy::{
         Client,
@@ -80,5 +88,44 @@ impl Write for Io {
     }
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+/// The body of a request that can be sent again while nothing of it has been read. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Unsent(Arc<Slot>);
+
+struct Slot {
+    body: Mutex<Body>,
+    begun: AtomicBool,
+}
+
+impl Unsent {
+    pub(crate) fn new(body: Body) -> Self {
+        Self(Arc::new(Slot { body: Mutex::new(body), begun: AtomicBool::new(false) }))
+    }
+
+    /// Whether a connection has begun to read it.
+    pub(crate) fn begun(&self) -> bool {
+        self.0.begun.load(Relaxed)
+    }
+}
+
+impl HttpBody for Unsent {
+    type Data = Data;
+    type Error = axum::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Data>, axum::Error>>> {
+        self.0.begun.store(true, Relaxed);
+        let mut body = self.0.body.lock().unwrap_or_else(PoisonError::into_inner);
+        Pin::new(&mut *body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.body.lock().unwrap_or_else(PoisonError::into_inner).is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.body.lock().unwrap_or_else(PoisonError::into_inner).size_hint()
     }
 }

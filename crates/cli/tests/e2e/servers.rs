@@ -251,6 +251,38 @@ fn health_tells_of_a_server_that_shows_no_life_and_the_leader_makes_room() {
 }
 
 #[test]
+fn an_etcd_with_users_is_used_with_the_password_of_a_file() {
+    let etcd = FakeEtcd::start();
+    etcd.set_user("drover", "a long one");
+    let endpoint = etcd.endpoint();
+    let text = |dir: &Path| {
+        let password = dir.join("password");
+        std::fs::write(&password, "a long one\n").expect("written");
+        format!(
+            "data_dir = {:?}\nports {{\n  http = 0\n  rpc = {}\n}}\nserver {{\n  enabled = true\n  store = \
+             \"etcd\"\n  endpoints = [{endpoint:?}]\n  encrypt = {KEY:?}\n  user = \"drover\"\n  password_file = \
+             {password:?}\n}}\n",
+            dir.join("data"),
+            free_port()
+        )
+    };
+    let mut agent = Agent::of_file(text, &[]);
+    until("a leader", || leader(&agent));
+    register(&agent, "one").expect("a job");
+    // Etcd forgets tokens when it restarts, and when they have not been used for minutes.
+    etcd.forget_tokens();
+    register(&agent, "two").expect("a job");
+    signal(agent.pid(), Signal::TERM);
+    agent.ended();
+
+    std::fs::write(agent.dir().join("password"), "another\n").expect("written");
+    let _ = agent.spawn();
+    let refused = "invalid user ID or password";
+    until("the refusal", || Some(agent.log()).filter(|log| log.contains(refused)).ok_or(agent.log()));
+    assert!(leader(&agent).is_none(), "nobody leads");
+}
+
+#[test]
 fn all_servers_are_peers_and_health_tells_of_a_dead_member_of_etcd() {
     let etcd = FakeEtcd::start();
     let [beside, dies] = ["beside", "dies"].map(|name| {
