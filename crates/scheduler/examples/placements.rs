@@ -1,8 +1,8 @@
 //! Placements per second on this machine: scheduling, verification, application and rows, without a store.
 //!
-//! `cargo run --release -p scheduler --example placements [nodes] [plain|preempt|full]`, where `plain` leaves out jobs
-//! with ports, `preempt` places on full nodes instead, where each placement displaces another, and `full` in a cluster
-//! in which five of six nodes are full.
+//! `cargo run --release -p scheduler --example placements [nodes] [plain|preempt|full|load]`, where `plain` leaves out
+//! jobs with ports, `preempt` places on full nodes instead, where each placement displaces another, `full` in a cluster
+//! in which five of six nodes are full, and `load` twice as many jobs of ten as there are nodes, whose rows are read.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a program that measures and reports")]
 
@@ -209,11 +209,16 @@ fn main() {
         b.run("small-ports", 300, 10, true);
         return;
     }
-    b.run("one-big", 1, 10_000, false);
-    b.run("many-small", 1_000, 10, false);
-    if std::env::args().nth(2).as_deref() != Some("plain") {
-        b.run("big-ports", 1, 10_000, true);
-        b.run("small-ports", 1_000, 10, true);
+    match std::env::args().nth(2).as_deref() {
+        Some("load") => b.run("many-small", nodes * 2, 10, false),
+        mode => {
+            b.run("one-big", 1, 10_000, false);
+            b.run("many-small", 1_000, 10, false);
+            if mode != Some("plain") {
+                b.run("big-ports", 1, 10_000, true);
+                b.run("small-ports", 1_000, 10, true);
+            }
+        }
     }
     println!("{:.0} MiB resident with {} allocations", resident_mib(), b.state.alloc_count());
     let running: Vec<_> = b

@@ -15,18 +15,58 @@ use crate::ids::mix;
 /// Score of filling up a node, 0..=1: the classic "best fit version 3", (20 − 10^free cpu − 10^free memory) / 18.
 #[must_use]
 pub fn binpack(free_cpu: f64, free_memory: f64) -> f64 {
-    (20.0 - ten_to(free_cpu) - ten_to(free_memory)).clamp(0.0, 18.0) / 18.0
+    packed(ten_to(free_cpu), ten_to(free_memory))
 }
 
 /// Score of balancing nodes, 0..=1.
 #[must_use]
 pub fn evenly(free_cpu: f64, free_memory: f64) -> f64 {
-    (ten_to(free_cpu) + ten_to(free_memory) - 2.0).clamp(0.0, 18.0) / 18.0
+    balanced(ten_to(free_cpu), ten_to(free_memory))
+}
+
+/// [`binpack`] of ten to the power of both shares.
+pub(crate) fn packed(cpu: f64, memory: f64) -> f64 {
+    (20.0 - cpu - memory).clamp(0.0, 18.0) / 18.0
+}
+
+/// [`evenly`] of ten to the power of both shares.
+pub(crate) fn balanced(cpu: f64, memory: f64) -> f64 {
+    (cpu + memory - 2.0).clamp(0.0, 18.0) / 18.0
 }
 
 fn ten_to(x: f64) -> f64 {
     (x * std::f64::consts::LN_10).exp()
 }
+
+/// Ten to the power of the free share of an amount. A pass over a fleet asks for the same few again and again, and an
+/// exponential costs more than to remember it.
+#[derive(Default)]
+pub(crate) struct Powers(Vec<(i64, i64, f64)>);
+
+impl Powers {
+    /// Of as many as it has places for.
+    pub(crate) fn that_remember() -> Self {
+        Self(vec![(0, 0, 1.0); 1 << POWERS])
+    }
+
+    /// With so much in use of `all`; without anything at all nothing is free.
+    pub(crate) fn of_free(&mut self, used: i64, all: i64) -> f64 {
+        let power = || ten_to(if all > 0 { 1.0 - used as f64 / all as f64 } else { 0.0 });
+        let mixed = (used.cast_unsigned().rotate_left(32) ^ all.cast_unsigned()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        match self.0.get_mut((mixed >> (64 - POWERS)) as usize) {
+            None => power(),
+            Some(known) => {
+                if (known.0, known.1) != (used, all) {
+                    *known = (used, all, power());
+                }
+                known.2
+            }
+        }
+    }
+}
+
+/// Bits of the number of powers that are remembered.
+const POWERS: u32 = 9;
 
 /// The mean of the parts, with `boost` as a further part unless it is zero.
 pub(crate) fn mean(sum: f64, parts: u8, boost: f64) -> f64 {
@@ -101,22 +141,20 @@ impl Ranking {
         Self { candidates: Vec::with_capacity(slots), heaps: Vec::new(), by_slot: vec![u32::MAX; slots], salt }
     }
 
-    pub(crate) fn add(&mut self, slot: u32, bucket: u32, id_bits: u64) {
+    /// A candidate with the sum and number of its own parts. All come before [`Self::build`].
+    pub(crate) fn add(&mut self, slot: u32, bucket: u32, id_bits: u64, (sum, parts, standing): (f64, u8, Standing)) {
         self.by_slot[slot as usize] = u32::try_from(self.candidates.len()).unwrap_or(u32::MAX);
         let tie = mix(id_bits ^ self.salt);
-        self.candidates.push(Candidate {
-            slot,
-            bucket,
-            sum: 0.0,
-            parts: 1,
-            standing: Standing::Exhausted,
-            tie,
-            version: 0,
-        });
+        self.candidates.push(Candidate { slot, bucket, sum, parts, standing, tie, version: 0 });
     }
 
     pub(crate) fn find(&self, slot: u32) -> Option<usize> {
         self.by_slot.get(slot as usize).filter(|i| **i != u32::MAX).map(|i| *i as usize)
+    }
+
+    /// Whether there are heaps for [`Self::best`].
+    pub(crate) fn built(&self) -> bool {
+        !self.heaps.is_empty()
     }
 
     /// Puts every open candidate on its heap, in linear time.
@@ -142,7 +180,7 @@ impl Ranking {
         }
     }
 
-    /// The best candidate; `boost` is the weight of each bucket (`None` = closed).
+    /// The best candidate, once the heaps are built; `boost` is the weight of each bucket (`None` = closed).
     pub(crate) fn best(&mut self, boost: impl Fn(u32) -> Option<f64>) -> Option<usize> {
         let mut best: Option<(f64, u64, usize)> = None;
         for (h, heap) in self.heaps.iter_mut().enumerate() {
@@ -219,9 +257,25 @@ fn better((score, tie): (f64, u64), best: Option<(f64, u64, usize)>) -> bool {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Ranking, Standing};
+    use super::{Powers, Ranking, Standing, balanced, binpack, evenly, packed};
 
     proptest! {
+        /// What is remembered is what would be computed, to the last bit.
+        #[test]
+        fn remembered_powers_are_those_that_are_computed(
+            asked in prop::collection::vec((0..9_i64, 0..4_i64, 0..9_i64), 1..200),
+        ) {
+            let (mut known, mut anew) = (Powers::that_remember(), Powers::default());
+            for (cpu, all, memory) in asked {
+                let free = |used: i64| if all > 0 { 1.0 - used as f64 / all as f64 } else { 0.0 };
+                let of = |powers: &mut Powers| (powers.of_free(cpu, all), powers.of_free(memory, all));
+                let (c, m) = of(&mut known);
+                prop_assert_eq!((c.to_bits(), m.to_bits()), { let (c, m) = of(&mut anew); (c.to_bits(), m.to_bits()) });
+                prop_assert_eq!(packed(c, m).to_bits(), binpack(free(cpu), free(memory)).to_bits());
+                prop_assert_eq!(balanced(c, m).to_bits(), evenly(free(cpu), free(memory)).to_bits());
+            }
+        }
+
         /// After any changes, the heaps name the same candidate as a look at all.
         #[test]
         fn heaps_agree_with_a_look_at_all(
@@ -231,9 +285,7 @@ mod tests {
         ) {
             let mut r = Ranking::new(start.len(), 42);
             for (i, (bucket, sum, parts, bits)) in start.iter().enumerate() {
-                r.add(i as u32, *bucket, *bits);
-                let c = &mut r.candidates[i];
-                (c.sum, c.parts, c.standing) = (f64::from(*sum) / 4.0 - 1.0, *parts, Standing::Open);
+                r.add(i as u32, *bucket, *bits, (f64::from(*sum) / 4.0 - 1.0, *parts, Standing::Open));
             }
             r.build(3);
             for (which, sum, parts, standing, boosts) in changes {

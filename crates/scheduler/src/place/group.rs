@@ -32,7 +32,7 @@ use crate::{
     network::{NetworkAsk, NetworkGrant},
     overlay::Overlay,
     pools::{PoolAsk, Pools},
-    rank::{Candidate, Ranking, Standing, binpack, evenly, mean},
+    rank::{Candidate, Powers, Ranking, Standing, balanced, mean, packed},
     reconcile::{GroupRequests, Request},
     remote,
     rules::Distinct,
@@ -89,6 +89,8 @@ pub(super) struct GroupPlacer<'a, 'o> {
     base: AllocMetric,
     account: Option<(Arc<AllocMetric>, usize)>,
     placed: usize,
+    /// The best candidate was looked for among all.
+    looked: bool,
     sticky: bool,
     /// No node is left for ordinary requests.
     exhausted: bool,
@@ -152,6 +154,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             base: AllocMetric::default(),
             account: None,
             placed: 0,
+            looked: false,
             exhausted: false,
             distinct_hosts,
             any_remote: false,
@@ -237,6 +240,8 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         let mut any_pool = false;
         // Facts by class, counted as nodes are met: (evaluated, filtered).
         let mut met = vec![0_i64; self.classes.len()];
+        let own = self.job_use.on_all(&self.group.name, fleet.len());
+        let mut powers = Powers::that_remember();
         // A class's nodes share datacenter, pool and node class: one node represents all.
         let mut speaker: Vec<Option<u32>> = vec![None; self.classes.len()];
         for (slot, facts) in (0_u32..).zip(fleet.all_facts()) {
@@ -267,7 +272,8 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
                 let node = self.node(slot).clone();
                 self.buckets.of(&node, self.rules.region())
             };
-            self.ranking.add(slot, bucket, facts.id_bits);
+            let scored = self.assess(slot, own[slot as usize], &mut powers);
+            self.ranking.add(slot, bucket, facts.id_bits, scored);
         }
         for (c, slot) in speaker.iter().enumerate() {
             let Some(slot) = slot else { continue };
@@ -293,16 +299,6 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             self.pools = Some(Pools::of(self.cx.state));
         }
         self.buckets.refresh();
-        // Neighbours are mostly alike: the last bin-packing score is often valid for the next.
-        let mut memo = ([0_i64; 4], f64::NAN);
-        let own = self.job_use.on_all(&self.group.name, fleet.len());
-        for i in 0..self.ranking.candidates.len() {
-            let here = own[self.ranking.candidates[i].slot as usize];
-            let (sum, parts, standing) = self.assess(i, here, &mut memo);
-            let c = &mut self.ranking.candidates[i];
-            (c.sum, c.parts, c.standing) = (sum, parts, standing);
-        }
-        self.ranking.build(self.buckets.len());
     }
 
     fn feasible(&self, slot: u32) -> (&Ask, f64) {
@@ -312,9 +308,8 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         }
     }
 
-    /// Present score and standing of a candidate, with the job's allocations there.
-    fn assess(&self, i: usize, here: Own, memo: &mut ([i64; 4], f64)) -> (f64, u8, Standing) {
-        let slot = self.ranking.candidates[i].slot;
+    /// Present score and standing of a candidate, with the job's allocations there: the sum and number of its parts.
+    fn assess(&self, slot: u32, here: Own, powers: &mut Powers) -> (f64, u8, Standing) {
         let (ask, _) = self.feasible(slot);
         let taken = self.distinct_hosts.is_some_and(|job_wide| if job_wide { here.job } else { here.group } > 0);
         let standing = if taken {
@@ -324,7 +319,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         } else {
             Standing::Exhausted
         };
-        let (fit, anti, affinity, devices) = self.parts(slot, here.group, memo);
+        let (fit, anti, affinity, devices) = self.parts(slot, here.group, powers);
         let mut sum = fit;
         let mut parts = 1;
         for part in [anti, affinity, devices] {
@@ -406,7 +401,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
 
     /// Bin-packing (or balance, or sessions), anti-affinity, affinity, affinity to devices; 0 = does not apply, except
     /// for the first. `here`: allocations of the group on that node.
-    fn parts(&self, slot: u32, here: u32, memo: &mut ([i64; 4], f64)) -> (f64, f64, f64, f64) {
+    fn parts(&self, slot: u32, here: u32, powers: &mut Powers) -> (f64, f64, f64, f64) {
         let (ask, class_affinity) = self.feasible(slot);
         let (f, taken) = (self.overlay.fleet.facts(slot), self.overlay.taken(slot));
         let fit = if ask.only_remote() {
@@ -415,13 +410,9 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         } else {
             let used_cpu =
                 taken.cpu + ask.cpu + if ask.cores > 0 { ask.cores * cores::mhz_per_core(self.node(slot)) } else { 0 };
-            let key = [used_cpu, taken.memory_mb + ask.memory_mb, f.cpu, f.memory_mb];
-            if memo.0 != key || memo.1.is_nan() {
-                let free = |used: i64, all: i64| if all > 0 { 1.0 - used as f64 / all as f64 } else { 0.0 };
-                let (cpu, memory) = (free(key[0], key[2]), free(key[1], key[3]));
-                *memo = (key, if self.rules.binpack { binpack(cpu, memory) } else { evenly(cpu, memory) });
-            }
-            memo.1
+            let cpu = powers.of_free(used_cpu, f.cpu);
+            let memory = powers.of_free(taken.memory_mb + ask.memory_mb, f.memory_mb);
+            if self.rules.binpack { packed(cpu, memory) } else { balanced(cpu, memory) }
         };
         let anti = if here == 0 { 0.0 } else { -f64::from(here + 1) / f64::from(self.group.count().max(1)) };
         let affinity = if self.rules.affinity_unique() { self.rules.affinity(self.node(slot)) } else { class_affinity };
@@ -436,7 +427,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
     fn touch(&mut self, slot: u32) {
         if let Some(i) = self.ranking.find(slot) {
             let here = self.job_use.on(&self.group.name, slot);
-            let (sum, parts, standing) = self.assess(i, here, &mut ([0; 4], f64::NAN));
+            let (sum, parts, standing) = self.assess(slot, here, &mut Powers::default());
             self.ranking.renew(i, sum, parts, standing);
         }
     }
@@ -527,6 +518,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         }
         // An existing instance already has its room at the provider.
         let adopting = !needs.is_empty();
+        let mut shown = None;
         loop {
             let buckets = &self.buckets;
             let boost = |b: u32| if buckets.is_full(b) { None } else { Some(buckets.boost(b)) };
@@ -544,7 +536,16 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
                 });
                 let penalised = |slot: u32| !r.penalty.is_empty() && r.penalty.contains(&self.node(slot).id);
                 stay.or_else(|| self.ranking.best_linear(boost, allowed, penalised))
+            } else if !self.looked {
+                // Most evaluations place one or two: the account of the first needs a look at all anyway.
+                self.looked = true;
+                shown = Some(self.ranking.top(SHOWN, boost, |_| false));
+                shown.as_ref().and_then(|shown| shown.first()).map(|(i, _)| *i)
             } else {
+                if !self.ranking.built() {
+                    self.ranking.build(buckets.len());
+                }
+                shown = None;
                 self.ranking.best(boost)
             };
             let Some(i) = best else {
@@ -580,7 +581,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
                     }
                 }
             };
-            let metrics = self.metrics(i, &r.penalty);
+            let metrics = self.metrics(i, &r.penalty, shown);
             return Some(self.allocate(r, i, grant, carried, metrics));
         }
     }
@@ -693,7 +694,8 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
     }
 
     /// The ranking's account for this placement. Later placements share it, except for requests with penalised nodes.
-    fn metrics(&mut self, chosen: usize, penalty: &[NodeId]) -> Arc<AllocMetric> {
+    /// `shown`: the best few, where they are known.
+    fn metrics(&mut self, chosen: usize, penalty: &[NodeId], shown: Option<Vec<(usize, f64)>>) -> Arc<AllocMetric> {
         if penalty.is_empty()
             && let Some((m, left)) = &mut self.account
             && *left > 0
@@ -705,7 +707,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         let buckets = &self.buckets;
         let boost = |b: u32| if buckets.is_full(b) { None } else { Some(buckets.boost(b)) };
         let penalised = |slot: u32| !penalty.is_empty() && penalty.contains(&self.node(slot).id);
-        let mut shown = self.ranking.top(SHOWN, boost, penalised);
+        let mut shown = shown.unwrap_or_else(|| self.ranking.top(SHOWN, boost, penalised));
         if !shown.iter().any(|(i, _)| *i == chosen) {
             // A request with penalised nodes: its own choice comes first.
             let c = &self.ranking.candidates[chosen];
@@ -726,7 +728,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
     fn score(&self, i: usize, norm_score: f64, penalty: &[NodeId]) -> NodeScore {
         let c = &self.ranking.candidates[i];
         let here = self.job_use.on(&self.group.name, c.slot).group;
-        let (fit, anti, affinity, devices) = self.parts(c.slot, here, &mut ([0; 4], f64::NAN));
+        let (fit, anti, affinity, devices) = self.parts(c.slot, here, &mut Powers::default());
         let first = if self.feasible(c.slot).0.only_remote() { "sessions" } else { "binpack" };
         let penal = if penalty.contains(&self.node(c.slot).id) { -1.0 } else { 0.0 };
         let parts = [

@@ -21,7 +21,7 @@ use crate::{
     network::NetworkGrant,
     overlay::Overlay,
     preempt::{self, Candidate, GAP},
-    rank::{Standing, mean},
+    rank::{Powers, Standing, mean},
     reconcile::Request,
     remote,
 };
@@ -245,7 +245,7 @@ impl GroupPlacer<'_, '_> {
         // Cores, sessions and the number of allocations.
         let fits = self.lacking(slot, ask).is_none();
         let here = self.job_use.on(&self.group.name, slot).group;
-        let (fit, anti, affinity, devices) = self.parts(slot, here, &mut ([0; 4], f64::NAN));
+        let (fit, anti, affinity, devices) = self.parts(slot, here, &mut Powers::default());
         let others = [anti, affinity, devices].into_iter().filter(|part| *part != 0.0);
         let (sum, parts) = others.chain([score]).fold((fit, 1), |(sum, parts), part| (sum + part, parts + 1));
         let made = Made { leaving, sum, parts, part: score };
