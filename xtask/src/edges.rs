@@ -256,4 +256,14 @@ mod tests {
         }
         assert!(wrong.is_empty(), "edges that xtask/src/edges.rs does not allow: {wrong:#?}");
     }
+    /// One place makes the TLS configurations, so that roles, versions and checks are the same everywhere. Downloads
+    /// of artifacts have the platform's rules, and the OIDC crate reads keys.
+    #[test]
+    fn tls_configurations_are_made_in_one_crate() {
+        let metadata = workspace::metadata().expect("cargo metadata");
+        let packages = metadata["packages"].as_array().expect("packages");
+        let makes = |package: &&Value| names(package, &[None]).any(|d| d == "tokio-rustls" || d == "rustls");
+        let found: BTreeSet<&str> = packages.iter().filter(makes).filter_map(|p| p["name"].as_str()).collect();
+        assert_eq!(found, BTreeSet::from(["artifact", "oidc", "tls"]));
+    }
 }
