@@ -13,7 +13,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -37,6 +37,8 @@ const BOUND: Duration = Duration::from_secs(90);
 const ANSWER: Duration = Duration::from_secs(4);
 /// Between two writes, and between two looks.
 const PAUSE: Duration = Duration::from_millis(50);
+/// The leader raises the format half a minute after all servers read a newer one.
+const RAISED: Duration = Duration::from_secs(40);
 /// So many writes have to be acknowledged after each step.
 const WRITES: usize = 10;
 
@@ -84,7 +86,7 @@ fn play(before: &Path, dir: &Path) -> Result<()> {
 
 fn upgrade(servers: &mut [Agent], node: &mut Agent, dir: &Path) -> Result<()> {
     let addresses: Vec<String> = servers.iter().map(Agent::address).collect();
-    let mut format = whole(&addresses)?;
+    let mut format = raised(&addresses, 0)?;
     let began = dir.join("began");
     put(&addresses[0], "/v1/jobs", &job(&began))?;
     let begun = || Ok(std::fs::read_to_string(&began).ok().filter(|text| text.ends_with('\n')));
@@ -117,6 +119,7 @@ fn upgrade(servers: &mut [Agent], node: &mut Agent, dir: &Path) -> Result<()> {
         Ok(Some(allocs).filter(|of| ready && of.len() == 1 && of[0]["ClientStatus"] == "running"))
     };
     until("the node and its task", BOUND, task)?;
+    let format = raised(&addresses, format)?;
     writer.goes_on()?;
     let written = writer.end()?;
     let kept = ask(&addresses[0], "/v1/jobs?prefix=write-")?;
@@ -140,6 +143,19 @@ fn whole(addresses: &[String]) -> Result<u64> {
         let agree = leaders.windows(2).all(|two| two[0] == two[1]) && leaders[0] != "";
         Ok((well && agree).then(|| health["Store"]["Format"].as_u64().unwrap_or(0)))
     })
+}
+
+/// The format of the state once nothing raises it any more. It was `least` before, and does not go down.
+fn raised(addresses: &[String], least: u64) -> Result<u64> {
+    let (begun, mut format) = (Instant::now(), least);
+    loop {
+        let now = whole(addresses)?;
+        ensure!(now >= format, "the format went from {format} to {now}");
+        format = now;
+        if begun.elapsed() > RAISED {
+            return Ok(format);
+        }
+    }
 }
 
 fn versions(addresses: &[String]) -> Result<Vec<String>> {
