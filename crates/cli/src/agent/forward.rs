@@ -89,7 +89,7 @@ const MONITOR: &str = "/v1/agent/monitor";
 const HOLD: Duration = Duration::from_secs(5);
 /// Between two looks for a node's session.
 const LOOK: Duration = Duration::from_millis(20);
-/// Until a request that has had no effect is sent again.
+/// Between two attempts to send a request.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// What everybody may ask.
@@ -107,7 +107,7 @@ struct Forward {
 }
 
 impl Forward {
-    /// The HTTP API of the server that leads, which is waited for until then. Cancel safe.
+    /// The HTTP API of the server that leads. Waits for one until then. Cancel safe.
     async fn server(&self, until: Instant) -> Result<String, &'static str> {
         if let Some(leader) = &self.leader {
             let (mut leader, why) = (leader.clone(), "no server leads now");
@@ -464,8 +464,8 @@ fn refused(status: StatusCode, text: String) -> Response {
     (status, text).into_response()
 }
 
-/// Has the server that leads answer a request. It is sent again only if it has had no effect: it reads, or has not
-/// begun to be sent.
+/// Has the server that leads answer a request. Sends it again only where that does no harm: it only reads, or it has
+/// not reached the server.
 async fn forward(State(state): State<Arc<Forward>>, mut request: Request) -> Response {
     let stale = match state.stale.answers(&request) {
         Answers::Here(here) => return here.oneshot(request).await.into_response(),
