@@ -85,7 +85,7 @@ const MONITOR: &str = "/v1/agent/monitor";
 
 /// While no server leads, while a node has no session, and while the server that led cannot be reached, the next one
 /// is usually a matter of seconds: requests wait for it for so long. A stock agent holds them as long
-/// (`rpc_hold_timeout`).
+/// (`RPCHoldTimeout`, read, not measured).
 const HOLD: Duration = Duration::from_secs(5);
 /// Between two looks for a node's session.
 const LOOK: Duration = Duration::from_millis(20);
