@@ -44,6 +44,13 @@ fn main() {
     for (target, flags) in &attempts {
         match build(&manifest, &target_dir, target, flags) {
             Ok(binary) => {
+                if !errors.is_empty() {
+                    println!(
+                        "cargo::warning=the executor is built for {target}: its processes are larger and start more \
+                         slowly than with `rustup target add {}`",
+                        attempts[0].0
+                    );
+                }
                 println!("cargo::rustc-env=DROVER_EXECUTOR_BINARY={}", binary.display());
                 return;
             }

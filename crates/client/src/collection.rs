@@ -131,7 +131,8 @@ mod tests {
         let (id, outbox) = (AllocId(uuid::Uuid::new_v4()), Outbox::default());
         let stays = || Standing { over: true, told: true, unstored: false }.with(&outbox, id).stays();
         assert_eq!(stays(), None);
-        let update = |id| model::AllocClientUpdate { id, ..model::AllocClientUpdate::default() };
+        let client_status = model::ClientStatus::Complete;
+        let update = |id| model::AllocClientUpdate { id, client_status, ..model::AllocClientUpdate::default() };
         outbox.alloc(update(id));
         outbox.alloc(update(AllocId(uuid::Uuid::new_v4())));
         assert_eq!(stays(), Some(Stays::Unheard), "it waits");

@@ -2,27 +2,39 @@
 //!
 //! It sends only the newest value of a key. When the session ends, it repeats values without a confirmation, unless a
 //! newer one has replaced them.
+//!
+//! An allocation that has not begun yet is told of a little later: most begin at once, and then one message, and one
+//! commit of the servers, does for both.
 
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use api::node_rpc::{self, PIECE_BYTES, Pieces};
-use model::{AllocClientUpdate, AllocId, RemoteReport, SlotKey};
-use tokio::sync::Notify;
+use model::{AllocClientUpdate, AllocId, ClientStatus, RemoteReport, SlotKey};
+use tokio::{sync::Notify, time::Instant};
+
+/// So long rests what tells only that an allocation has not begun. Nobody waits for it; people see it well within a
+/// glance.
+const REST: Duration = Duration::from_millis(50);
 
 /// Messages that wait for a session.
 #[derive(Debug, Default)]
 pub struct Outbox {
     inner: Mutex<Inner>,
     wake: Notify,
+    /// Something has begun to rest.
+    rests: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     next_seq: u64,
     allocs: HashMap<AllocId, Arc<AllocClientUpdate>>,
+    /// Until when those of them rest that may.
+    rest: Option<Instant>,
     reports: HashMap<SlotKey, RemoteReport>,
     events: Vec<Vec<u8>>,
     unconfirmed: BTreeMap<u64, Sent>,
@@ -58,20 +70,22 @@ impl Outbox {
 
     /// Sets the newest state of an allocation.
     pub fn alloc(&self, update: impl Into<Arc<AllocClientUpdate>>) {
-        let update = update.into();
-        self.lock().allocs.insert(update.id, update);
-        self.wake.notify_one();
+        self.alloc_shown(update.into(), || ());
     }
 
     /// Sets the newest state of an allocation, which `show` publishes on this node. Both happen at once. So the servers
     /// do not hear of a task that this node does not show yet. A reader who has seen the task's end here finds an empty
     /// outbox only after the servers have stored it.
     pub fn alloc_shown(&self, update: Arc<AllocClientUpdate>, show: impl FnOnce()) {
+        let rests = rests(&update);
         let mut inner = self.lock();
         inner.allocs.insert(update.id, update);
+        if rests {
+            inner.rest.get_or_insert_with(|| Instant::now() + REST);
+        }
         show();
         drop(inner);
-        self.wake.notify_one();
+        if rests { self.rests.notify_one() } else { self.wake.notify_one() }
     }
 
     /// Sets the newest report on a slot.
@@ -109,16 +123,32 @@ impl Outbox {
         inner.allocs.contains_key(&id) || inner.unconfirmed.values().any(of_it)
     }
 
-    /// Waits until there may be something to send. Cancel safe: a wake-up that is not consumed stays.
+    /// Waits until there may be something to send. Cancel safe: a wake-up that is not consumed stays, and until when
+    /// something rests is looked up each time.
     pub async fn ready(&self) {
-        self.wake.notified().await;
+        loop {
+            let rest = self.lock().rest;
+            tokio::select! {
+                () = self.wake.notified() => return,
+                () = tokio::time::sleep_until(rest.unwrap_or_else(Instant::now)), if rest.is_some() => return,
+                () = self.rests.notified() => {}
+            }
+        }
     }
 
-    /// Takes everything that waits, as messages.
+    /// Takes everything that waits and does not rest, as messages.
     pub fn take(&self) -> Vec<node_rpc::FromNode> {
         let mut inner = self.lock();
         let mut messages = Vec::new();
-        let updates: Vec<Arc<AllocClientUpdate>> = inner.allocs.drain().map(|(_, update)| update).collect();
+        if inner.rest.is_some_and(|until| until <= Instant::now()) {
+            inner.rest = None;
+        }
+        let all = inner.rest.is_none();
+        let due = inner.allocs.extract_if(|_, update| all || !rests(update));
+        let updates: Vec<Arc<AllocClientUpdate>> = due.map(|(_, update)| update).collect();
+        if inner.allocs.is_empty() {
+            inner.rest = None;
+        }
         for (updates, updates_json) in in_pieces(updates, |update| node_rpc::to_json(&**update)) {
             let seq = inner.number();
             inner.unconfirmed.insert(seq, Sent::Allocs(updates));
@@ -168,6 +198,11 @@ impl Outbox {
     }
 }
 
+/// Whether it tells only that the allocation has not begun.
+fn rests(update: &AllocClientUpdate) -> bool {
+    update.client_status == ClientStatus::Pending
+}
+
 impl Inner {
     fn number(&mut self) -> u64 {
         self.next_seq += 1;
@@ -180,7 +215,8 @@ mod tests {
     use super::*;
 
     fn update(id: AllocId, text: &str) -> AllocClientUpdate {
-        AllocClientUpdate { id, client_description: text.into(), ..AllocClientUpdate::default() }
+        let client_status = ClientStatus::Running;
+        AllocClientUpdate { id, client_status, client_description: text.into(), ..AllocClientUpdate::default() }
     }
 
     fn sent(outbox: &Outbox) -> Vec<(u64, Vec<String>)> {
@@ -224,6 +260,31 @@ mod tests {
         let outbox = Outbox::default();
         outbox.alloc(update(AllocId(uuid::Uuid::new_v4()), &"x".repeat(2 * PIECE_BYTES)));
         assert_eq!(sent(&outbox).len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_not_begun_rests_for_a_moment() {
+        let id = || AllocId(uuid::Uuid::new_v4());
+        let pending = |id| AllocClientUpdate { client_status: ClientStatus::Pending, ..update(id, "pending") };
+        let outbox = Outbox::default();
+        let ready_within = |ms| tokio::time::timeout(Duration::from_millis(ms), outbox.ready());
+        let (a, b, c) = (id(), id(), id());
+        // One that begins meanwhile is told of once, and at once.
+        outbox.alloc(pending(a));
+        assert!(ready_within(40).await.is_err() && !outbox.is_empty());
+        outbox.alloc(update(a, "begun"));
+        ready_within(0).await.expect("told at once");
+        assert_eq!(sent(&outbox), [(1, vec!["begun".to_owned()])]);
+        assert!(ready_within(1000).await.is_err(), "nothing rests any more");
+        // One that does not is told of in time, also while others go, and whoever waited first has gone.
+        outbox.alloc(pending(b));
+        assert!(ready_within(20).await.is_err());
+        outbox.alloc(update(c, "other"));
+        ready_within(0).await.expect("the other one");
+        assert_eq!(sent(&outbox), [(2, vec!["other".to_owned()])]);
+        ready_within(31).await.expect("it has rested");
+        assert_eq!(sent(&outbox), [(3, vec!["pending".to_owned()])]);
+        assert!(ready_within(1000).await.is_err());
     }
 
     #[test]

@@ -115,9 +115,10 @@ impl Broker {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Follows changed evaluations.
-    pub(crate) fn follow<'a>(&self, evals: impl Iterator<Item = (&'a Arc<Evaluation>, bool)>) {
+    /// Follows changed evaluations. Answers whether one of them is for the next worker.
+    pub(crate) fn follow<'a>(&self, evals: impl Iterator<Item = (&'a Arc<Evaluation>, bool)>) -> bool {
         let mut inner = self.lock();
+        let before = inner.ready.len();
         let (mut work, mut chores) = (false, false);
         let now = clock::now_ns();
         for (eval, deleted) in evals {
@@ -130,6 +131,7 @@ impl Broker {
             }
         }
         chores |= inner.chores != Chores::default();
+        let more = inner.ready.len() > before && !inner.paused;
         drop(inner);
         if work {
             self.ready.notify_waiters();
@@ -137,6 +139,7 @@ impl Broker {
         if chores {
             self.chore.notify_one();
         }
+        more
     }
 
     /// Stops or resumes handing out.
@@ -381,6 +384,21 @@ mod tests {
         let broker = broker();
         add(&broker, &[&eval(1, "a", 50, 5), &eval(2, "b", 50, 4), &eval(3, "c", 80, 9)]);
         assert_eq!([next_id(&broker), next_id(&broker), next_id(&broker)], [3, 2, 1]);
+    }
+
+    #[test]
+    fn tells_whether_there_is_work_for_a_worker() {
+        let broker = broker();
+        let follow = |eval: &Arc<Evaluation>| broker.follow(std::iter::once((eval, false)));
+        let (first, second) = (eval(1, "a", 50, 1), eval(2, "a", 50, 2));
+        assert!(follow(&first));
+        assert!(!follow(&second), "it waits for its turn");
+        assert_eq!(next_id(&broker), 1);
+        assert!(follow(&done(&first)), "its turn has come");
+        let late = Evaluation { wait_until: clock::now_ns() + 3_600_000_000_000, ..(*eval(3, "b", 50, 3)).clone() };
+        assert!(!follow(&Arc::new(late)), "it waits for its time");
+        broker.pause(true);
+        assert!(!follow(&eval(4, "c", 50, 4)), "nothing is handed out");
     }
 
     #[test]

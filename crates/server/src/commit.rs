@@ -61,8 +61,9 @@ pub(crate) struct Commit {
 
 /// Who hears of commits.
 pub(crate) trait Observer: Send + Sync {
-    /// Applied, not durable yet. Runs on the deciding thread.
-    fn applied(&self, commit: &Commit);
+    /// Applied, not durable yet. Answers whether it has made work for the scheduler, whose decision follows at once.
+    /// Runs on the deciding thread.
+    fn applied(&self, commit: &Commit) -> bool;
     /// Durable, so long after it was handed to the store, and nobody has heard of it. Runs on the store's thread, in
     /// order: keep it short.
     fn durable(&self, commit: &Commit, took: Duration);
@@ -308,7 +309,7 @@ impl Committer {
         self.in_flight.add(changes);
         self.newest.store(next);
         self.tip = stamp.index;
-        self.observer.applied(&commit);
+        let more = self.observer.applied(&commit);
         let (mut early, late) = (answers.applied, answers.durable);
         let mut answer = Some(decided.answer);
         if let Some(tx) = early.take()
@@ -335,7 +336,7 @@ impl Committer {
         let (stopped, handed) = (self.stopped.clone(), Instant::now());
         let unanswered = Unanswered(Some(self.observer.clone()));
         self.store.submit(
-            store::Batch { fence: self.fence, base, index: stamp.index, rows },
+            store::Batch { fence: self.fence, base, index: stamp.index, rows, more },
             Box::new(move |result| {
                 unanswered.answered();
                 in_flight.remove(changes);

@@ -36,8 +36,8 @@ pub(crate) struct Followers {
 }
 
 impl Observer for Followers {
-    fn applied(&self, commit: &Commit) {
-        self.parts.follow(commit);
+    fn applied(&self, commit: &Commit) -> bool {
+        self.parts.follow(commit)
     }
 
     fn durable(&self, commit: &Commit, took: Duration) {

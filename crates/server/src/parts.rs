@@ -102,10 +102,11 @@ impl Parts {
     }
 
     /// Follows an applied commit.
-    pub(crate) fn follow(&self, commit: &Commit) {
+    pub(crate) fn follow(&self, commit: &Commit) -> bool {
         let tables = commit.applied.tables;
+        let mut work = false;
         if tables.contains(Table::Evals) {
-            self.broker.follow(commit.applied.changes.iter().filter_map(|change| match &change.object {
+            work = self.broker.follow(commit.applied.changes.iter().filter_map(|change| match &change.object {
                 Object::Eval(eval) => Some((eval, change.deleted)),
                 _ => None,
             }));
@@ -122,5 +123,6 @@ impl Parts {
         self.launches.follow(commit);
         self.locks.follow(commit);
         self.collection.follow(commit);
+        work
     }
 }

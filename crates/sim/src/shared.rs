@@ -113,7 +113,10 @@ impl SharedStore {
         let (own, opened) = (local.acquire()?, contents.index);
         if opened > 0 {
             let rows = contents.rows;
-            local.submit(Batch { fence: own, base: 0, index: opened, rows: Box::new(move |_| rows) }, Box::new(drop));
+            local.submit(
+                Batch { fence: own, base: 0, index: opened, rows: Box::new(move |_| rows), more: false },
+                Box::new(drop),
+            );
         }
         let (queue, work) = mpsc::unbounded_channel();
         let inner = Inner {
@@ -366,7 +369,7 @@ impl SharedStore {
             drop(inner);
             let index = batch.index;
             let rows = Box::new(move |_| batch.rows.clone());
-            self.local.submit(Batch { fence: self.own, base, index, rows }, Box::new(drop));
+            self.local.submit(Batch { fence: self.own, base, index, rows, more: false }, Box::new(drop));
         }
     }
 

@@ -513,6 +513,6 @@ impl Inner {
             Some(writer) => writer,
             None => *own.insert(whole.acquire().unwrap_or(Fence(0))),
         };
-        whole.submit(Batch { fence, base, index, rows: Box::new(move |_| rows) }, Box::new(drop));
+        whole.submit(Batch { fence, base, index, rows: Box::new(move |_| rows), more: false }, Box::new(drop));
     }
 }

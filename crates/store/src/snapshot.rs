@@ -344,7 +344,7 @@ fn commit(store: &dyn Store, contents: Contents, place: &'static str) -> Result<
     let (index, expected) = (contents.index, digest(&contents));
     let fence = store.acquire()?;
     let (tx, rx) = mpsc::channel();
-    let batch = Batch { fence, base: 0, index, rows: Box::new(move |_| contents.rows) };
+    let batch = Batch { fence, base: 0, index, rows: Box::new(move |_| contents.rows), more: false };
     store.submit(batch, Box::new(move |result| drop(tx.send(result))));
     rx.recv().map_err(|_| StoreError::Closed)??;
     if digest(&store.load()?) != expected { Err(SnapshotError::Different { place }) } else { Ok(()) }

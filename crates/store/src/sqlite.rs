@@ -32,6 +32,9 @@ use crate::{
 const MAX_BATCHES_PER_TRANSACTION: usize = 1024;
 const MAX_BYTES_PER_TRANSACTION: usize = 16 * 1024 * 1024;
 
+/// A batch that another one follows waits for it so long: less than an fsync takes on most disks.
+const MORE: Duration = Duration::from_millis(1);
+
 /// After this long without a batch, the writer copies the write-ahead log into the database, so that a start has little
 /// to read. It also frees its page cache.
 const REST_AFTER_IDLE: Duration = Duration::from_secs(2);
@@ -307,6 +310,7 @@ impl Writer {
         let (mut bytes, mut index, mut admitted) = (0, self.index, 0);
         let mut next = Some((first, first_done));
         while let Some((batch, done)) = next.take() {
+            let more = batch.more;
             // A refused batch does not end the transaction: it has not touched it.
             match admit(batch.fence, batch.base, self.fence, index) {
                 Err(refusal) => group.push(Pending { written: Err(refusal), done }),
@@ -328,10 +332,15 @@ impl Writer {
             if group.len() >= MAX_BATCHES_PER_TRANSACTION || bytes >= MAX_BYTES_PER_TRANSACTION {
                 break;
             }
-            match work.try_recv() {
-                Ok(Work::Commit(batch, done)) => next = Some((batch, done)),
-                Ok(other) => later = Some(other),
-                Err(_) => {}
+            // Only one that is alone: where many are under way, the next ones queue up meanwhile anyway.
+            let waits = more && group.len() == 1 && admitted == 1;
+            let queued = match work.try_recv() {
+                Err(mpsc::TryRecvError::Empty) if waits => work.recv_timeout(MORE).ok(),
+                queued => queued.ok(),
+            };
+            match queued {
+                Some(Work::Commit(batch, done)) => next = Some((batch, done)),
+                other => later = other,
             }
         }
         let result = match failed {

@@ -12,7 +12,7 @@ use std::{
 use store::{Batch, DataDirLock, LockError, MemoryStore, SqliteOptions, SqliteStore, Store, StoreError, Versions};
 use testkit::PATIENCE;
 
-use crate::suite::{Answer, commit, content, hold, map, put, submit, suite};
+use crate::suite::{Answer, a_pair_shares_a_transaction, commit, content, hold, map, put, submit, suite};
 
 #[test]
 fn memory_keeps_the_contract() {
@@ -59,6 +59,12 @@ fn a_burst_shares_transactions() {
     let stats = store.stats();
     assert_eq!(stats.batches, 500);
     assert!(stats.transactions <= 2, "500 queued batches took {} transactions", stats.transactions);
+}
+
+#[test]
+fn a_batch_waits_for_the_one_that_follows_it() {
+    let dir = tempfile::tempdir().unwrap();
+    a_pair_shares_a_transaction(&open(dir.path()));
 }
 
 #[test]
@@ -124,7 +130,7 @@ fn victim() {
             let tx = tx.clone();
             let rows = Box::new(move |_| vec![put(&format!("{:06}", base + 1), "acknowledged")]);
             writer.submit(
-                Batch { fence, base, index: base + 1, rows },
+                Batch { fence, base, index: base + 1, rows, more: false },
                 Box::new(move |result| {
                     result.unwrap();
                     // The receiver is gone when the process ends.
@@ -200,7 +206,7 @@ fn a_database_of_a_newer_format_is_refused_by_an_older_release() {
     let fence = store.acquire().unwrap();
     let (tx, rx) = mpsc::channel();
     let rows = Box::new(|format| vec![put("a", &format!("format {format}"))]);
-    store.submit(Batch { fence, base: 1, index: 2, rows }, Box::new(move |result| drop(tx.send(result))));
+    store.submit(Batch { fence, base: 1, index: 2, rows, more: false }, Box::new(move |result| drop(tx.send(result))));
     rx.recv_timeout(PATIENCE).unwrap().unwrap();
     drop(store);
     let refused = open(1).unwrap_err().to_string();

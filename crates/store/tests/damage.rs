@@ -35,7 +35,7 @@ fn commit_and(store: &SqliteStore, fence: Fence, index: u64, then: impl FnOnce()
         then();
         drop(tx.send(result));
     });
-    store.submit(Batch { fence, base: index - 1, index, rows }, done);
+    store.submit(Batch { fence, base: index - 1, index, rows, more: false }, done);
     rx.recv_timeout(PATIENCE).unwrap().unwrap();
 }
 

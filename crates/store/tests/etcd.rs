@@ -15,7 +15,7 @@ use testkit::{PATIENCE, Wire, until};
 
 use crate::{
     etcd_kit::{Raw, block_on, member, open, options, take_over, until_seen},
-    suite::{Answer, commit, content, delete, hold, map, put, submit, suite},
+    suite::{Answer, a_pair_shares_a_transaction, commit, content, delete, hold, map, put, submit, suite},
 };
 
 fn large(letter: &str, bytes: usize) -> String {
@@ -126,6 +126,12 @@ fn a_group_keeps_the_limits_of_a_transaction() {
     assert_eq!(stats.batches, 400);
     assert!(stats.transactions < 30, "{stats:?}");
     assert_eq!(store.load().unwrap().rows.len(), 400);
+}
+
+#[test]
+fn a_batch_waits_for_the_one_that_follows_it() {
+    let fake = FakeEtcd::start();
+    a_pair_shares_a_transaction(&open(&fake, "a"));
 }
 
 #[test]
@@ -358,7 +364,7 @@ fn a_large_batch_that_loses_the_fence_midway_says_so() {
         vec![put("large", &large("x", 3_000_000))]
     });
     let done = Box::new(move |result| drop(tx.send((result, *fenced.borrow()))));
-    store.submit(Batch { fence, base: 0, index: 1, rows }, done);
+    store.submit(Batch { fence, base: 0, index: 1, rows, more: false }, done);
     let (result, known) = answer.recv_timeout(PATIENCE).unwrap();
     assert!(matches!(result, Err(StoreError::Fenced { ours, .. }) if ours == fence.0), "{result:?}");
     assert!(
@@ -656,7 +662,10 @@ fn release(fake: &FakeEtcd, name: &str, formats: Versions) -> Result<EtcdStore, 
 fn write(store: &EtcdStore, fence: Fence, base: u64) {
     let (tx, rx) = mpsc::channel();
     let rows = Box::new(|format| vec![put("row", &format!("format {format}"))]);
-    store.submit(Batch { fence, base, index: base + 1, rows }, Box::new(move |result| drop(tx.send(result))));
+    store.submit(
+        Batch { fence, base, index: base + 1, rows, more: false },
+        Box::new(move |result| drop(tx.send(result))),
+    );
     rx.recv_timeout(PATIENCE).unwrap().unwrap();
 }
 

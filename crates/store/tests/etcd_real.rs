@@ -109,7 +109,7 @@ fn writer() {
             let tx = tx.clone();
             let rows = Box::new(move |_| vec![put(&format!("{:08}", base + 1), "acknowledged")]);
             submitter.submit(
-                Batch { fence, base, index: base + 1, rows },
+                Batch { fence, base, index: base + 1, rows, more: false },
                 Box::new(move |result| drop(tx.send((base + 1, result)))),
             );
             // Bounded, so that the queue does not fill the memory.

@@ -68,7 +68,7 @@ fn what_is_restored_is_what_was_saved() {
     let fence = store.acquire().unwrap();
     let (tx, rx) = mpsc::channel();
     store.submit(
-        Batch { fence, base: 42, index: 43, rows: Box::new(|_| Vec::new()) },
+        Batch { fence, base: 42, index: 43, rows: Box::new(|_| Vec::new()), more: false },
         Box::new(move |result| drop(tx.send(result))),
     );
     rx.recv().unwrap().unwrap();

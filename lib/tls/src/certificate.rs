@@ -142,3 +142,25 @@ impl Certificate {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_told_of_thirty_days_before_its_end() {
+        let now = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        let (day, second) = (Duration::from_secs(24 * 3600), Duration::from_secs(1));
+        let told = |not_after| Expiry { setting: "tls.cert_file", path: "a.pem".into(), not_after }.warning(now);
+        assert_eq!(told(now + 30 * day), None);
+        for (not_after, what) in [
+            (now + 30 * day - second, "tls.cert_file a.pem expires in 29 days: "),
+            (now + day, "expires in 1 days: "),
+            (now, "expires in 0 days: "),
+            (now - second, "tls.cert_file a.pem has expired: peers refuse it; "),
+        ] {
+            let said = told(not_after).expect("a warning");
+            assert!(said.contains(what) && said.ends_with("replace the file and reload the agent (SIGHUP)"), "{said}");
+        }
+    }
+}

@@ -2,13 +2,19 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs::{self, File, OpenOptions},
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
     sync::mpsc,
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, ensure};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{CWD, FileType, Mode, OFlags, mknodat},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -38,14 +44,26 @@ pub(super) fn ms(d: Duration) -> f64 {
     d.as_secs_f64() * 1e3
 }
 
-/// The workload of the latency bench: writes the time of its first instruction that it can observe, and sleeps.
-pub(crate) fn stamp(file: &str) -> Result<()> {
-    let now = now_ns();
-    let scratch = format!("{file}.new");
-    fs::write(&scratch, now.to_string())?;
-    fs::rename(scratch, file)?;
-    std::thread::sleep(Duration::from_secs(3600));
-    Ok(())
+/// A pipe with a name that a workload writes to as the first thing that it does.
+struct Bell(File);
+
+impl Bell {
+    /// What a shell does to ring it, and then sleeps. The pipe's name is its argument. A larger program would add to
+    /// the figure what it takes to be loaded.
+    const RING: &str = "echo > \"$0\"; exec sleep 3600";
+
+    fn new(at: &Path) -> Result<Self> {
+        mknodat(CWD, at, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+        Ok(Self(OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(at)?))
+    }
+
+    /// Waits until it rings.
+    fn wait(&self) -> Result<Instant> {
+        let bound = Timespec::try_from(BOUND)?;
+        let rung = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&bound))?;
+        ensure!(rung == 1, "the workload has not begun within {BOUND:?}");
+        Ok(Instant::now())
+    }
 }
 
 fn job(id: &str, kind: &str, count: u32, command: &str, args: &[&str]) -> Value {
@@ -176,20 +194,18 @@ pub(crate) fn latency(kind: Kind) -> Result<Vec<Row>> {
             }
         }
     };
-    let me = std::env::current_exe()?;
     let (mut first, mut running, mut complete) = (Vec::new(), Vec::new(), Vec::new());
     for run in 0..RUNS {
         let id = format!("latency-{run}");
-        let file = agent.dir().join(&id);
-        let body = job(&id, "service", 1, &me.to_string_lossy(), &["bench", "stamp", &file.to_string_lossy()]);
-        let (asked, asked_ns) = (Instant::now(), now_ns());
+        let pipe = agent.dir().join(&id);
+        let bell = Bell::new(&pipe)?;
+        let body = job(&id, "service", 1, "/bin/sh", &["-c", Bell::RING, &pipe.to_string_lossy()]);
+        let rung = thread::spawn(move || bell.wait());
+        let asked = Instant::now();
         agent.put("/v1/jobs", &body)?;
         running.push(ms(wait_for(&id, "running")?.duration_since(asked)));
-        let stamped = until("the workload's stamp", BOUND, || {
-            Ok(fs::read_to_string(&file).ok().and_then(|t| t.parse::<u128>().ok()))
-        })?;
-        #[allow(clippy::cast_precision_loss, reason = "figures for people")]
-        first.push((stamped - asked_ns) as f64 / 1e6);
+        let rung = rung.join().map_err(|_| anyhow!("the thread that waits for the workload has panicked"))??;
+        first.push(ms(rung.duration_since(asked)));
         let asked = Instant::now();
         agent.delete(&format!("/v1/job/{id}"))?;
         complete.push(ms(wait_for(&id, "complete")?.duration_since(asked)));

@@ -55,10 +55,6 @@ const BENCHES: &[Bench] = &[
 
 /// Runs the benches of these names, or all of them.
 pub(crate) fn run(names: &[&str]) -> Result<()> {
-    // The workload of the latency bench is this program itself: see `measure::stamp`.
-    if let ["stamp", file] = names {
-        return measure::stamp(file);
-    }
     // Its figures have goals, and nobody else's are beside them.
     if let ["scale", args @ ..] = names {
         return scale::run(args);

@@ -1,5 +1,5 @@
 //! The shared store on real members of etcd: its contract, over TLS too, members that are killed and stopped in the
-//! middle of commits, a backup that is restored, a quota that is used up.
+//! middle of commits, a backup that is restored, a quota that is used up, a cluster that moves there and back.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 
-use super::cluster;
+use super::{cluster, etcd_moved};
 use crate::{
     local::{self, BOUND, free_ports, until},
     packages::{self, Skip, Wanted},
@@ -44,7 +44,8 @@ pub(crate) fn check() -> Result<()> {
         .and_then(|()| three(&program, &dir))
         .and_then(|()| restored(&program, &dir))
         .and_then(|()| full(&program, &dir))
-        .and_then(|()| secured(&program, &dir));
+        .and_then(|()| secured(&program, &dir))
+        .and_then(|()| etcd_moved::check(&dir));
     let result = result.with_context(|| format!("the ends of the members' logs:\n{}", local::ends_of_logs(&dir)));
     local::remove(&dir);
     result
@@ -169,6 +170,19 @@ impl EtcdMember {
         Ok(())
     }
 
+    /// Starts it with what a snapshot holds, in a data directory of its own. The token and the addresses stay: it is the
+    /// same cluster to everybody.
+    pub(super) fn set_back(&mut self, snapshot: &str) -> Result<()> {
+        let data = format!("{}-restored", self.word("--data-dir")?);
+        let mut words = vec!["snapshot", "restore", snapshot, "--data-dir", &data];
+        for option in ["--name", "--initial-cluster", "--initial-advertise-peer-urls"] {
+            words.extend([option, self.word(option)?]);
+        }
+        etcdctl(&words)?;
+        self.set_word("--data-dir", &data)?;
+        self.start()
+    }
+
     /// Its log.
     pub(crate) fn log(&self) -> PathBuf {
         self.dir.join(format!("{}.log", self.name))
@@ -210,6 +224,11 @@ impl Drop for EtcdMember {
     fn drop(&mut self) {
         drop(self.kill());
     }
+}
+
+/// A command of etcd's own tool.
+pub(super) fn etcdctl(words: &[&str]) -> Result<()> {
+    Run::new("etcdctl", words.iter().copied()).env("ETCDCTL_API", "3").quiet().run()
 }
 
 fn endpoints(members: &[EtcdMember]) -> String {
@@ -365,8 +384,7 @@ fn three(program: &Path, dir: &Path) -> Result<()> {
 /// etcd's own tools save a snapshot, and put it in the place of what was acknowledged since.
 fn restored(program: &Path, dir: &Path) -> Result<()> {
     let file = |name: &str| dir.join(name).display().to_string();
-    let (snapshot, data) = (file("past.snapshot"), file("past0-restored"));
-    let etcdctl = |words: &[&str]| Run::new("etcdctl", words.iter().copied()).env("ETCDCTL_API", "3").quiet().run();
+    let snapshot = file("past.snapshot");
     let mut members = EtcdMember::cluster(dir, "past", 1, &[], "http")?;
     let at = endpoints(&members);
     leader(program, &members)?;
@@ -379,14 +397,7 @@ fn restored(program: &Path, dir: &Path) -> Result<()> {
     etcdctl(&["--endpoints", &at, "snapshot", "save", &snapshot])?;
     let acknowledged = commits()?;
     members[0].stop()?;
-    // The same token and addresses: it is the same cluster to everybody.
-    let mut words = vec!["snapshot", "restore", &snapshot, "--data-dir", &data];
-    for option in ["--name", "--initial-cluster", "--initial-advertise-peer-urls"] {
-        words.extend([option, members[0].word(option)?]);
-    }
-    etcdctl(&words)?;
-    members[0].set_word("--data-dir", &data)?;
-    members[0].start()?;
+    members[0].set_back(&snapshot)?;
     leader(program, &members)?;
     let [mark] = mark;
     let env = [mark, ("FOUND", found.clone()), ("ACKNOWLEDGED", acknowledged.clone())];

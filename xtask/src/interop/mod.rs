@@ -24,6 +24,7 @@ pub(crate) mod dockerd;
 mod driver_template;
 mod ecs;
 pub(crate) mod etcd;
+mod etcd_moved;
 pub(crate) mod fleet;
 pub(crate) mod former;
 mod go_conformance;

@@ -3,11 +3,13 @@
 
 use std::{
     fs,
+    io::{BufRead as _, BufReader, Write as _},
     path::Path,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc,
     },
     thread::{self, JoinHandle},
 };
@@ -15,7 +17,7 @@ use std::{
 use etcd_fake::FakeEtcd;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use testkit::{Dir, free_port};
+use testkit::{Dir, Guard, free_port};
 
 use crate::agent::{Agent, drover, printed, signal, until};
 
@@ -87,12 +89,16 @@ impl Certificates {
 
     /// A command as a person with that certificate.
     fn as_role(&self, role: &str, agent: &Agent, args: &[&str]) -> Output {
+        self.command(role, agent, args).output().expect("drover")
+    }
+
+    fn command(&self, role: &str, agent: &Agent, args: &[&str]) -> Command {
         let mut command = Command::new(drover());
         command.args(args).env("DROVER_ADDR", agent.address()).env_remove("NOMAD_ADDR");
         command.env("DROVER_CACERT", self.path("nomad-agent-ca.pem"));
         command.env("NOMAD_CLIENT_CERT", self.path(&format!("global-{role}-nomad.pem")));
         command.env("DROVER_CLIENT_KEY", self.path(&format!("global-{role}-nomad-key.pem")));
-        command.output().expect("drover")
+        command
     }
 
     fn ok(&self, agent: &Agent, args: &[&str]) -> String {
@@ -393,6 +399,15 @@ fn a_server_and_a_node_speak_tls_alone_and_swap_certificates_while_tasks_run() {
     let stranger = ask(server.address(), &[("DROVER_CACERT", other.path("nomad-agent-ca.pem"))]);
     assert!(stranger.contains("not signed by the authority"), "{stranger}");
 
+    // Commands in the task that wait for a word, and the logs of both agents as they are written.
+    let sessions = [&server, &node].map(|asked| {
+        let words = ["alloc", "exec", "-t=false", &alloc, "/bin/sh", "-c", "echo waits; read word; echo heard $word"];
+        let exec = Held::of(certificates.command("cli", asked, &words));
+        exec.prints("waits");
+        exec
+    });
+    let logs = [&server, &node].map(|asked| Held::of(certificates.command("cli", asked, &["monitor"])));
+
     // New certificates: the metrics show them, the log warns, the session and the task go on.
     for (role, agent) in [("server", &server), ("client", &node)] {
         for file in ["", "-key"] {
@@ -415,7 +430,37 @@ fn a_server_and_a_node_speak_tls_alone_and_swap_certificates_while_tasks_run() {
     assert!(printed(&reload).contains("holds no certificate"), "{}", printed(&reload));
     let out = certificates.ok(&server, &["alloc", "exec", "-t=false", "-i=false", &alloc, "echo", "still"]);
     assert_eq!(out, "still\n");
+    for log in logs {
+        log.prints("certificates reloaded");
+    }
+    for mut exec in sessions {
+        exec.say("word\n");
+        exec.prints("heard word");
+        assert!(until("its end", || exec.0.try_wait().expect("wait")).success());
+    }
     assert_eq!(node.log().matches("session with a server").count(), 1, "{}", node.log());
+}
+
+/// A command that is held open, and the lines that it prints.
+struct Held(Guard, mpsc::Receiver<String>);
+
+impl Held {
+    fn of(mut command: Command) -> Self {
+        let mut child = Guard(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("drover"));
+        let out = child.stdout.take().expect("its output");
+        let (tx, rx) = mpsc::channel();
+        thread::spawn(move || BufReader::new(out).lines().map_while(Result::ok).try_for_each(|line| tx.send(line)));
+        Self(child, rx)
+    }
+
+    /// Waits for the next line with this part.
+    fn prints(&self, part: &str) {
+        until(&format!("a line with {part:?}"), || self.1.try_iter().find(|line| line.contains(part)).map(drop));
+    }
+
+    fn say(&mut self, text: &str) {
+        self.0.stdin.as_mut().expect("its input").write_all(text.as_bytes()).expect("written");
+    }
 }
 
 /// Makes the agent read its certificates again.
@@ -513,6 +558,54 @@ fn the_authority_is_replaced_under_load_and_a_node_that_was_left_behind_is_cut_o
     assert!(asked >= 50, "{asked} requests");
     live.ok(&server, &["job", "stop", "-purge", "-detach", "j"]);
     until("the end of the tasks", || [&node, &behind].iter().all(|at| sleepers(at).is_empty()).then_some(()));
+}
+
+#[test]
+fn the_authority_of_several_servers_is_replaced_while_they_pass_on_requests_and_sessions() {
+    let (live, new) = (Certificates::new(), Certificates::new());
+    let old = live.copied();
+    let person = live.copied();
+    person.trusts(&[&old, &new]);
+    let etcd = FakeEtcd::start();
+    let [(leads, _), (waits, rpc)] = live.two_servers(&etcd);
+    // Its session, and what it is asked, go by way of the server that does not lead.
+    let node = node_of(&rpc, "node", &live.block("client", "  verify_https_client = true\n"));
+    node_ready(&live, &leads, "node");
+    let job = live.dir().join("job.json");
+    let config = json!({"command": "/bin/sh", "args": ["-c", "exec sleep 3600"]});
+    let task = json!({"Name": "t", "Driver": "raw_exec", "Config": config, "Resources": {"CPU": 20, "MemoryMB": 16}});
+    let text = json!({"Job": {"ID": "j", "Type": "system", "TaskGroups": [{"Name": "g", "Tasks": [task]}]}});
+    fs::write(&job, text.to_string()).expect("a job");
+    live.ok(&waits, &["job", "run", "-json", "-detach", &job.display().to_string()]);
+    let tasks = until("a task", || Some(sleepers(&node)).filter(|pids| pids.len() == 1));
+    let all = [&leads, &waits, &node];
+    let load = Load::begin(&all, person.path("nomad-agent-ca.pem"), &old, "node");
+    load.goes_on();
+
+    live.trusts(&[&old, &new]);
+    for agent in all {
+        reload(agent);
+        load.goes_on();
+    }
+    for role in ["server", "client", "cli"] {
+        live.takes(role, &new);
+    }
+    for agent in all {
+        reload(agent);
+        load.goes_on();
+    }
+    load.shows(&new);
+    assert_eq!(sessions(&node), 1, "no session has ended so far");
+    live.trusts(&[&new]);
+    for agent in [&node, &waits, &leads] {
+        reload(agent);
+        load.goes_on();
+    }
+    assert_eq!(sleepers(&node), tasks, "the task runs on where it was");
+    let asked = load.ends();
+    assert!(asked >= 60, "{asked} requests");
+    live.ok(&leads, &["job", "stop", "-purge", "-detach", "j"]);
+    until("the end of the task", || sleepers(&node).is_empty().then_some(()));
 }
 
 #[test]

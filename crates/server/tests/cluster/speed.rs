@@ -32,6 +32,36 @@ async fn a_burst_of_updates_becomes_few_transactions() {
     server.shutdown().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_and_its_placement_share_a_transaction_of_etcd() {
+    let etcd = etcd_fake::FakeEtcd::start();
+    let options = store::EtcdOptions { endpoints: vec![etcd.endpoint()], prefix: "d".into(), ..Default::default() };
+    let store = std::sync::Arc::new(store::EtcdStore::open(options).expect("opens"));
+    let shared = Some(server::shared::SharedKey::read(&format!("{}AQE=", "AQEB".repeat(10))).expect("a key"));
+    let around = server::Surroundings { store: Some(store), ..Default::default() };
+    let config = server::ServerConfig { workers: 1, shared, ..Default::default() };
+    let server = server::Server::start_in(config, around).await.unwrap();
+    let s = server.handle();
+    let mut costs = Vec::new();
+    // On a busy machine the scheduler may take longer than the store waits.
+    for number in 0..100 {
+        let before = s.stats();
+        let name = format!("job{number}");
+        submit(s, batch_job(&name, 1)).await;
+        until(s, "its evaluation has ended", |state| {
+            state.evals().any(|eval| eval.job_id.as_str() == name && eval.status != model::EvalStatus::Pending)
+        })
+        .await;
+        let after = s.stats();
+        costs.push((after.commits - before.commits, after.syncs - before.syncs));
+        if costs.last() == Some(&(2, 1)) {
+            break;
+        }
+    }
+    assert_eq!(costs.last(), Some(&(2, 1)), "commits and transactions of each job: {costs:?}");
+    server.shutdown().await;
+}
+
 /// The nodes of the measurement below, in a process of their own: they say hello, many over one connection, and then
 /// only listen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

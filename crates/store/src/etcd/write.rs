@@ -36,6 +36,8 @@ const BATCHES_PER_TRANSACTION: usize = 126;
 const BYTES_PER_TRANSACTION: usize = MAX_VALUE;
 /// Refusals that leave the fate of an earlier try open are borne for so long.
 const DOUBT: Duration = Duration::from_secs(10);
+/// A batch that another one follows waits for it so long: less than a transaction takes on most disks.
+const MORE: Duration = Duration::from_millis(2);
 /// So long a closing store waits for etcd.
 const CLOSE: Duration = Duration::from_secs(3);
 
@@ -61,6 +63,7 @@ struct Ready {
     body: Body,
     packed: Option<u64>,
     nonce: u64,
+    more: bool,
     done: Done,
 }
 
@@ -214,7 +217,7 @@ impl<'a> Writer<'a> {
             fence: newest,
             nonce: group_nonce,
         };
-        let (mut next, mut left_over) = (Some(first), None);
+        let (mut next, mut left_over, mut waits) = (Some(first), None, false);
         while let Some(candidate) = next.take() {
             let (fence, base) = match &candidate {
                 Next::Batch(batch, _) => (batch.fence, batch.base),
@@ -237,7 +240,9 @@ impl<'a> Writer<'a> {
                         left_over = Some(Next::Ready(ready));
                         break;
                     }
-                    let Ready { committed, size, body, packed, nonce, done, .. } = ready;
+                    let Ready { committed, size, body, packed, nonce, more, done, .. } = ready;
+                    // Only one that is alone: where many are under way, the next ones queue up meanwhile anyway.
+                    waits = more && group.is_empty();
                     if let Err(error) = records.add(base, committed.index, body, packed, nonce) {
                         group.push(Pending { written: Err(self.shared.unpackable(&error)), done });
                         continue;
@@ -252,10 +257,13 @@ impl<'a> Writer<'a> {
             if group.len() >= BATCHES_PER_TRANSACTION || bytes >= BYTES_PER_TRANSACTION {
                 break;
             }
-            match work.try_recv() {
-                Ok(Work::Commit(batch, done)) => next = Some(Next::Batch(batch, done)),
-                Ok(other) => *later = Some(other),
-                Err(_) => {}
+            let queued = match work.try_recv() {
+                Err(_) if std::mem::take(&mut waits) => tokio::time::timeout(MORE, work.recv()).await.ok().flatten(),
+                queued => queued.ok(),
+            };
+            match queued {
+                Some(Work::Commit(batch, done)) => next = Some(Next::Batch(batch, done)),
+                other => *later = other,
             }
         }
         let (mut count, mut stored) = (0, 0);
@@ -311,7 +319,7 @@ impl<'a> Writer<'a> {
 
     /// Makes the rows of a batch; too many of them are put in pieces at once.
     async fn prepare(&self, batch: Batch, done: Done) -> Result<Ready, (StoreError, Done)> {
-        let Batch { fence, base, index, rows } = batch;
+        let Batch { fence, base, index, rows, more } = batch;
         let rows = rows(self.shared.format());
         let size = rows.iter().map(row_bytes).sum();
         let mut bytes = Vec::new();
@@ -328,7 +336,8 @@ impl<'a> Writer<'a> {
                 Err(error) => return Err((self.shared.unpackable(&error), done)),
             };
         }
-        let mut ready = Ready { fence, base, committed, size, body: Body::Here(Vec::new()), packed, nonce, done };
+        let body = Body::Here(Vec::new());
+        let mut ready = Ready { fence, base, committed, size, body, packed, nonce, more, done };
         if bytes.len() <= MAX_VALUE {
             ready.body = Body::Here(bytes);
             return Ok(ready);

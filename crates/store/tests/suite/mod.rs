@@ -1,6 +1,6 @@
 //! The contract of [`Store`], for every backend, and the words that its tests are made of.
 
-use std::{collections::BTreeMap, sync::mpsc};
+use std::{collections::BTreeMap, sync::mpsc, time::Duration};
 
 use state::{Row, Table};
 use store::{Batch, Contents, Fence, Store, StoreError};
@@ -18,7 +18,7 @@ pub(crate) type Answer = mpsc::Receiver<Result<(), StoreError>>;
 
 pub(crate) fn submit(store: &dyn Store, fence: Fence, base: u64, index: u64, rows: Vec<Row>) -> Answer {
     let (tx, rx) = mpsc::channel();
-    let batch = Batch { fence, base, index, rows: Box::new(move |_| rows) };
+    let batch = Batch { fence, base, index, rows: Box::new(move |_| rows), more: false };
     store.submit(batch, Box::new(move |result| drop(tx.send(result))));
     rx
 }
@@ -47,9 +47,36 @@ pub(crate) fn hold(store: &dyn Store, fence: Fence, base: u64) -> (mpsc::Sender<
         let _ = gate.recv_timeout(PATIENCE);
         vec![put("first", "1")]
     });
-    let batch = Batch { fence, base, index: base + 1, rows };
+    let batch = Batch { fence, base, index: base + 1, rows, more: false };
     store.submit(batch, Box::new(move |result| drop(tx.send(result))));
     (go, first)
+}
+
+/// A batch that another one follows waits for it.
+#[allow(dead_code, reason = "not every test file needs it")]
+pub(crate) fn a_pair_shares_a_transaction(store: &dyn Store) {
+    let fence = store.acquire().unwrap();
+    let queue = |base, more| {
+        let (tx, rx) = mpsc::channel();
+        let batch = Batch { fence, base, index: base + 1, rows: Box::new(|_| vec![put("row", "value")]), more };
+        store.submit(batch, Box::new(move |result| drop(tx.send(result))));
+        rx
+    };
+    let written = |answer: Answer| answer.recv_timeout(PATIENCE).unwrap().unwrap();
+    let mut base = 0;
+    // On a busy machine the second one may come late.
+    testkit::until("one transaction of both", || {
+        let before = store.stats().transactions;
+        let first = queue(base, true);
+        // Long enough for the first one to be on its way, if it does not wait.
+        std::thread::sleep(Duration::from_micros(500));
+        let second = queue(base + 1, false);
+        (written(first), written(second));
+        base += 2;
+        store.stats().transactions == before + 1
+    });
+    // Nothing follows: it goes alone.
+    written(queue(base, true));
 }
 
 /// Text that zstd does not make much smaller.
@@ -93,7 +120,7 @@ pub(crate) fn suite(store: &dyn Store) {
         let done = step - step / 50;
         let base = if broken { 1 } else { 5 + done };
         let rows = vec![put(&format!("k{step}"), "v")];
-        let batch = Batch { fence: newer, base, index: 6 + done, rows: Box::new(move |_| rows) };
+        let batch = Batch { fence: newer, base, index: 6 + done, rows: Box::new(move |_| rows), more: false };
         store.submit(
             batch,
             Box::new(move |result| {
