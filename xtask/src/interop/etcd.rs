@@ -170,7 +170,7 @@ impl EtcdMember {
         Ok(())
     }
 
-    /// Starts it with what a snapshot holds, in a data directory of its own. The token and the addresses stay: it is the
+    /// Starts it with what a snapshot holds, in another data directory. The token and the addresses stay: it is the
     /// same cluster to everybody.
     pub(super) fn set_back(&mut self, snapshot: &str) -> Result<()> {
         let data = format!("{}-restored", self.word("--data-dir")?);

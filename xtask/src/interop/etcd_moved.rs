@@ -1,10 +1,10 @@
-//! A server and node that runs a task, and moves: from SQLite to a real etcd of three members, which is then replaced by
-//! an older copy of itself, and back to SQLite. Its tasks run on, each in its process.
+//! A server and node with running tasks moves from SQLite to a real etcd of three members, which is then replaced by an
+//! older copy of itself, and back to SQLite. The tasks run on, each in its process.
 
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use serde_json::json;
 
 use super::{
     cluster::{Agent, drover},
@@ -108,7 +108,7 @@ fn running(agent: &Agent, job: &str) -> Result<usize> {
 /// The task runs in the same process, and servers that decide anew leave it there.
 fn goes_on(agent: &Agent, (job, seconds): (&str, &str), process: &[u32]) -> Result<()> {
     until("a decision about the job", BOUND, || {
-        let body = serde_json::json!({ "JobID": job });
+        let body = json!({ "JobID": job });
         Ok(agent.put(&format!("/v1/job/{job}/evaluate"), &body).ok())
     })?;
     until("the job to be as it was", BOUND, || {
@@ -121,9 +121,8 @@ fn goes_on(agent: &Agent, (job, seconds): (&str, &str), process: &[u32]) -> Resu
     Ok(())
 }
 
-/// The highest index of a job.
+/// The index of a write that happens now.
 fn newest(agent: &Agent) -> Result<u64> {
-    let jobs = agent.get("/v1/jobs")?;
-    let indexes = jobs.as_array().context("a list")?.iter().filter_map(|job: &Value| job["ModifyIndex"].as_u64());
-    indexes.max().context("no job")
+    let answer = agent.put(&format!("/v1/job/{}/evaluate", BEFORE.0), &json!({ "JobID": BEFORE.0 }))?;
+    answer["Index"].as_u64().with_context(|| format!("no index in {answer}"))
 }

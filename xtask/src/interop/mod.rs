@@ -215,7 +215,8 @@ const CHECKS: &[Check] = &[
     (
         "etcd",
         "the shared store on real members of etcd, with TLS too: killed, stopped, full, they lose nothing that was \
-            acknowledged; restored from a snapshot, they are found out; full, they are given room",
+            acknowledged; restored from a snapshot, they are found out; full, they are given room; agents move there \
+            and back",
         etcd::check,
     ),
     (
