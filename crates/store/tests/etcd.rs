@@ -131,7 +131,7 @@ fn a_group_keeps_the_limits_of_a_transaction() {
 #[test]
 fn a_batch_waits_for_the_one_that_follows_it() {
     let fake = FakeEtcd::start();
-    a_pair_shares_a_transaction(&open(&fake, "a"));
+    a_pair_shares_a_transaction(&open(&fake, "a"), Duration::from_millis(2));
 }
 
 #[test]

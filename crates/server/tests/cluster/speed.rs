@@ -1,10 +1,13 @@
 //! What a burst costs in transactions, and the measurement of placements that `cargo xtask bench placements` runs.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use model::ClientStatus;
 
-use crate::fake::*;
+use crate::{fake::*, test_store::TestStore};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_of_updates_becomes_few_transactions() {
@@ -33,32 +36,32 @@ async fn a_burst_of_updates_becomes_few_transactions() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_and_its_placement_share_a_transaction_of_etcd() {
-    let etcd = etcd_fake::FakeEtcd::start();
-    let options = store::EtcdOptions { endpoints: vec![etcd.endpoint()], prefix: "d".into(), ..Default::default() };
-    let store = std::sync::Arc::new(store::EtcdStore::open(options).expect("opens"));
-    let shared = Some(server::shared::SharedKey::read(&format!("{}AQE=", "AQEB".repeat(10))).expect("a key"));
-    let around = server::Surroundings { store: Some(store), ..Default::default() };
-    let config = server::ServerConfig { workers: 1, shared, ..Default::default() };
+async fn a_store_is_told_that_a_plan_follows_the_registration_of_its_job() {
+    let store = Arc::new(TestStore::default());
+    let around = server::Surroundings { store: Some(store.clone()), ..Default::default() };
+    let config = server::ServerConfig { workers: 1, ..Default::default() };
     let server = server::Server::start_in(config, around).await.unwrap();
     let s = server.handle();
-    let mut costs = Vec::new();
-    // On a busy machine the scheduler may take longer than the store waits.
-    for number in 0..100 {
-        let before = s.stats();
-        let name = format!("job{number}");
-        submit(s, batch_job(&name, 1)).await;
-        until(s, "its evaluation has ended", |state| {
-            state.evals().any(|eval| eval.job_id.as_str() == name && eval.status != model::EvalStatus::Pending)
-        })
-        .await;
-        let after = s.stats();
-        costs.push((after.commits - before.commits, after.syncs - before.syncs));
-        if costs.last() == Some(&(2, 1)) {
-            break;
-        }
-    }
-    assert_eq!(costs.last(), Some(&(2, 1)), "commits and transactions of each job: {costs:?}");
+    store.stand();
+    let job = tokio::spawn({
+        let s = s.clone();
+        async move { submit(&s, batch_job("job", 1)).await }
+    });
+    eventually("the plan waits behind the registration", || store.waits() == 2).await;
+    assert_eq!(store.more(), [true, false]);
+    store.go_on();
+    job.await.unwrap();
+    // What asks for no plan: nothing follows it.
+    store.stand();
+    let space = state::NamespaceRecord { name: "dev".into(), ..Default::default() };
+    let space = tokio::spawn({
+        let s = s.clone();
+        async move { s.put_namespace(space).await }
+    });
+    eventually("the namespace waits", || store.waits() == 1).await;
+    assert_eq!(store.more(), [false]);
+    store.go_on();
+    space.await.unwrap().unwrap();
     server.shutdown().await;
 }
 

@@ -56,6 +56,11 @@ impl TestStore {
         self.waiting().as_ref().map_or(0, Vec::len)
     }
 
+    /// Of those, which are told to be followed by another one.
+    pub(crate) fn more(&self) -> Vec<bool> {
+        self.waiting().iter().flatten().map(|(batch, _)| batch.more).collect()
+    }
+
     /// The disk goes on.
     pub(crate) fn go_on(&self) {
         let mut waiting = self.waiting();
