@@ -406,7 +406,14 @@ fn a_server_and_a_node_speak_tls_alone_and_swap_certificates_while_tasks_run() {
         exec.prints("waits");
         exec
     });
-    let logs = [&server, &node].map(|asked| Held::of(certificates.command("cli", asked, &["monitor"])));
+    let logs = [&server, &node].map(|asked| {
+        let log = Held::of(certificates.command("cli", asked, &["monitor", "-log-level", "debug"]));
+        until("the first line of the log", || {
+            certificates.get(asked, "/v1/agent/self")?;
+            log.1.try_iter().next()
+        });
+        log
+    });
 
     // New certificates: the metrics show them, the log warns, the session and the task go on.
     for (role, agent) in [("server", &server), ("client", &node)] {
