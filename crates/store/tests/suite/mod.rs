@@ -88,7 +88,8 @@ pub(crate) fn a_pair_shares_a_transaction(store: &dyn Store, wait: Duration) {
         let first = queue(base, true);
         std::thread::sleep(Duration::from_micros(300));
         let second = queue(base + 1, false);
-        (took(first), took(second));
+        took(first);
+        took(second);
         base += 2;
         store.stats().transactions == before + 1
     });
