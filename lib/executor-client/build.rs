@@ -26,7 +26,7 @@ const NOT_INHERITED: [&str; 12] = [
 fn main() {
     let var = |name: &str| PathBuf::from(std::env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}")));
     let lib = var("CARGO_MANIFEST_DIR").join("..");
-    for package in ["cgroup", "executor", "executor-proto"] {
+    for package in ["cgroup", "executor", "executor-proto", "undumpable"] {
         for watched in ["src", "Cargo.toml"] {
             println!("cargo::rerun-if-changed={}", lib.join(package).join(watched).display());
         }

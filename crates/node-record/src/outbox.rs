@@ -3,8 +3,8 @@
 //! It sends only the newest value of a key. When the session ends, it repeats values without a confirmation, unless a
 //! newer one has replaced them.
 //!
-//! An allocation that has not begun yet is told of a little later: most begin at once, and then one message, and one
-//! commit of the servers, does for both.
+//! It holds back for a moment that an allocation is pending, as one that has not begun or whose tasks start again. Most
+//! run at once, and then one message, and one commit of the servers, does for both.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,8 +16,7 @@ use api::node_rpc::{self, PIECE_BYTES, Pieces};
 use model::{AllocClientUpdate, AllocId, ClientStatus, RemoteReport, SlotKey};
 use tokio::{sync::Notify, time::Instant};
 
-/// So long rests what tells only that an allocation has not begun. Nobody waits for it; people see it well within a
-/// glance.
+/// So long rests what tells that an allocation is pending. Nobody waits for it.
 const REST: Duration = Duration::from_millis(50);
 
 /// Messages that wait for a session.
@@ -198,7 +197,7 @@ impl Outbox {
     }
 }
 
-/// Whether it tells only that the allocation has not begun.
+/// Whether it may wait: it tells that the allocation is pending.
 fn rests(update: &AllocClientUpdate) -> bool {
     update.client_status == ClientStatus::Pending
 }

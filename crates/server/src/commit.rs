@@ -8,7 +8,8 @@
 //! One thread decides and applies; what it has applied is *newest*, what is durable is *published*. Decisions do not
 //! wait for the disk of those before them, so that throughput is not one fsync per decision, yet nothing is seen
 //! outside, answered or acted upon by a node before it is durable. Only the scheduling side reads *newest*: what it
-//! decides is built upon it and fails with it.
+//! decides is built upon it and fails with it. The store is told when a decision of the scheduler follows, so that one
+//! transaction takes it with what it is built upon.
 //!
 //! An answer without a change, a refusal above all, tells of *newest* as well. It waits until that is durable, so that
 //! nobody hears of a write that others do not see yet, or that a crash takes back.

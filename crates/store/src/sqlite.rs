@@ -32,7 +32,7 @@ use crate::{
 const MAX_BATCHES_PER_TRANSACTION: usize = 1024;
 const MAX_BYTES_PER_TRANSACTION: usize = 16 * 1024 * 1024;
 
-/// A batch that another one follows waits for it so long: less than an fsync takes on most disks.
+/// A batch that another one follows waits for it so long: about what a commit takes.
 const MORE: Duration = Duration::from_millis(1);
 
 /// After this long without a batch, the writer copies the write-ahead log into the database, so that a start has little

@@ -107,6 +107,17 @@ impl Certificates {
         String::from_utf8_lossy(&out.stdout).into_owned()
     }
 
+    /// Registers the job `j` of that type, whose task is a script.
+    fn run(&self, agent: &Agent, kind: &str, script: &str) {
+        let file = self.path("job.json");
+        let config = json!({"command": "/bin/sh", "args": ["-c", script]});
+        let resources = json!({"CPU": 20, "MemoryMB": 16});
+        let task = json!({"Name": "t", "Driver": "raw_exec", "Config": config, "Resources": resources});
+        let job = json!({"Job": {"ID": "j", "Type": kind, "TaskGroups": [{"Name": "g", "Tasks": [task]}]}});
+        fs::write(&file, job.to_string()).expect("a job");
+        self.ok(agent, &["job", "run", "-json", "-detach", &file]);
+    }
+
     fn get(&self, agent: &Agent, path: &str) -> Option<Value> {
         let out = self.as_role("cli", agent, &["operator", "api", path]);
         serde_json::from_slice(&out.stdout).ok()
@@ -362,12 +373,7 @@ fn a_server_and_a_node_speak_tls_alone_and_swap_certificates_while_tasks_run() {
     node_ready(&certificates, &server, "node");
 
     // A job, its log and commands beside it: by the server, which asks the node, and by the node.
-    let job = certificates.dir().join("job.json");
-    let config = json!({"command": "/bin/sh", "args": ["-c", "echo hello; exec sleep 3600"]});
-    let task = json!({"Name": "t", "Driver": "raw_exec", "Config": config, "Resources": {"CPU": 20, "MemoryMB": 16}});
-    let text = json!({"Job": {"ID": "j", "Type": "service", "TaskGroups": [{"Name": "g", "Tasks": [task]}]}});
-    fs::write(&job, text.to_string()).expect("a job");
-    certificates.ok(&server, &["job", "run", "-json", "-detach", &job.display().to_string()]);
+    certificates.run(&server, "service", "echo hello; exec sleep 3600");
     let alloc = until("a running allocation", || {
         let allocs = certificates.get(&node, "/v1/job/j/allocations")?;
         let running = allocs.as_array()?.iter().find(|a| a["ClientStatus"] == "running")?;
@@ -504,12 +510,7 @@ fn the_authority_is_replaced_under_load_and_a_node_that_was_left_behind_is_cut_o
     for name in ["node", "behind"] {
         node_ready(&live, &server, name);
     }
-    let job = live.dir().join("job.json");
-    let config = json!({"command": "/bin/sh", "args": ["-c", "exec sleep 3600"]});
-    let task = json!({"Name": "t", "Driver": "raw_exec", "Config": config, "Resources": {"CPU": 20, "MemoryMB": 16}});
-    let text = json!({"Job": {"ID": "j", "Type": "system", "TaskGroups": [{"Name": "g", "Tasks": [task]}]}});
-    fs::write(&job, text.to_string()).expect("a job");
-    live.ok(&server, &["job", "run", "-json", "-detach", &job.display().to_string()]);
+    live.run(&server, "system", "exec sleep 3600");
     let tasks = [&node, &behind].map(|at| until("a task", || Some(sleepers(at)).filter(|pids| pids.len() == 1)));
     let load = Load::begin(&[&server, &node], person.path("nomad-agent-ca.pem"), &old, "node");
     load.goes_on();
@@ -578,12 +579,7 @@ fn the_authority_of_several_servers_is_replaced_while_they_pass_on_requests_and_
     // Its session, and what it is asked, go by way of the server that does not lead.
     let node = node_of(&rpc, "node", &live.block("client", "  verify_https_client = true\n"));
     node_ready(&live, &leads, "node");
-    let job = live.dir().join("job.json");
-    let config = json!({"command": "/bin/sh", "args": ["-c", "exec sleep 3600"]});
-    let task = json!({"Name": "t", "Driver": "raw_exec", "Config": config, "Resources": {"CPU": 20, "MemoryMB": 16}});
-    let text = json!({"Job": {"ID": "j", "Type": "system", "TaskGroups": [{"Name": "g", "Tasks": [task]}]}});
-    fs::write(&job, text.to_string()).expect("a job");
-    live.ok(&waits, &["job", "run", "-json", "-detach", &job.display().to_string()]);
+    live.run(&waits, "system", "exec sleep 3600");
     let tasks = until("a task", || Some(sleepers(&node)).filter(|pids| pids.len() == 1));
     let all = [&leads, &waits, &node];
     let load = Load::begin(&all, person.path("nomad-agent-ca.pem"), &old, "node");

@@ -36,7 +36,7 @@ const BATCHES_PER_TRANSACTION: usize = 126;
 const BYTES_PER_TRANSACTION: usize = MAX_VALUE;
 /// Refusals that leave the fate of an earlier try open are borne for so long.
 const DOUBT: Duration = Duration::from_secs(10);
-/// A batch that another one follows waits for it so long: less than a transaction takes on most disks.
+/// A batch that another one follows waits for it so long: less than a transaction takes on three members.
 const MORE: Duration = Duration::from_millis(2);
 /// So long a closing store waits for etcd.
 const CLOSE: Duration = Duration::from_secs(3);
