@@ -27,8 +27,8 @@ pub struct Batch {
     /// Makes the rows when the batch's turn has come, in the format that the store then has: the encoding happens off
     /// the path that decides.
     pub rows: Box<dyn FnOnce(Format) -> Vec<Row> + Send>,
-    /// Another batch follows at once, as a plan follows its evaluation. A hint: the store may wait for a moment, so that
-    /// one transaction takes both.
+    /// Another batch follows at once, as a plan follows its evaluation. A hint: the store may wait for a moment, so
+    /// that one transaction takes both.
     pub more: bool,
 }
 
