@@ -71,7 +71,8 @@ pub fn preview(
         true => model::plan::Decision::default(),
         false => {
             let bounds = scheduler::Bounds { most_of_a_job, ..scheduler::Bounds::default() };
-            scheduler::schedule_within(&imagined, &eval, stamp.now, seed, bounds).map_err(|error| error.to_string())?
+            scheduler::schedule_within(&imagined, &eval, stamp.now, seed, bounds, &mut scheduler::Memory::default())
+                .map_err(|error| error.to_string())?
         }
     };
     let displaced = decision.plan.stops.iter().filter(|stop| !stop.preempted_by.is_nil());

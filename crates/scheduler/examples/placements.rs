@@ -1,8 +1,9 @@
 //! Placements per second on this machine: scheduling, verification, application and rows, without a store.
 //!
-//! `cargo run --release -p scheduler --example placements [nodes] [plain|preempt|full|load]`, where `plain` leaves out
-//! jobs with ports, `preempt` places on full nodes instead, where each placement displaces another, `full` in a cluster
-//! in which five of six nodes are full, and `load` twice as many jobs of ten as there are nodes, whose rows are read.
+//! `cargo run --release -p scheduler --example placements [nodes] [plain|preempt|full|load|lost]`, where `plain` leaves
+//! out jobs with ports, `preempt` places on full nodes instead, where each placement displaces another, `full` in a
+//! cluster in which five of six nodes are full, and `load` twice as many jobs of ten as there are nodes, whose rows are
+//! read. `lost` has ten times as many jobs of ten and loses a twentieth of the nodes, all at once.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a program that measures and reports")]
 
@@ -100,6 +101,7 @@ struct Bench {
     rows: usize,
     /// Number of evaluations so far, for their ids.
     evals: u64,
+    memory: scheduler::Memory,
 }
 
 impl Bench {
@@ -125,15 +127,19 @@ impl Bench {
     }
 
     fn run_jobs(&mut self, name: &str, jobs: u64, job: impl Fn(&str) -> Job) {
-        let before = resident_mib();
         for n in 0..jobs {
             self.apply(Change::UpsertJob { job: Box::new(job(&format!("{name}-{n}"))), submission: None });
         }
+        self.evaluate(name, (0..jobs).map(|n| JobKey::new("default", format!("{name}-{n}").as_str())).collect());
+    }
+
+    /// One evaluation of each job.
+    fn evaluate(&mut self, name: &str, jobs: Vec<JobKey>) {
+        let before = resident_mib();
         (self.rows, self.bytes) = (0, 0);
         let (mut schedule, mut verify, mut apply) = (0.0, 0.0, 0.0);
-        let mut placed = 0;
-        for n in 0..jobs {
-            let key = JobKey::new("default", format!("{name}-{n}").as_str());
+        let (mut placed, many) = (0, jobs.len() as u64);
+        for (n, key) in (0..).zip(jobs) {
             let eval = Evaluation {
                 id: EvalId(id(2, self.evals + n)),
                 namespace: key.namespace.clone(),
@@ -143,7 +149,9 @@ impl Bench {
                 ..Evaluation::default()
             };
             let t = Instant::now();
-            let decision = scheduler::schedule(&self.state, &eval, 1, n).expect("a service");
+            let bounds = scheduler::Bounds::default();
+            let decision = scheduler::schedule_within(&self.state, &eval, 1, n, bounds, &mut self.memory);
+            let decision = decision.expect("a service");
             schedule += t.elapsed().as_secs_f64();
             let t = Instant::now();
             let verified = scheduler::verify_plan(&self.state, &decision.plan);
@@ -155,11 +163,11 @@ impl Bench {
             self.apply(vec![Change::ApplyPlan(Box::new(verified.plan)), Change::UpsertEvals(vec![done])]);
             apply += t.elapsed().as_secs_f64();
         }
-        self.evals += jobs;
+        self.evals += many;
         let total = schedule + verify + apply;
         println!(
-            "{name:<12} {placed:>6} placed  {:>9.0}/s  schedule {:>6.1} ms  verify {:>5.1} ms  apply+rows {:>6.1} ms  \
-                {} rows, {:.1} MB, {:.0} B/alloc in memory",
+            "{name:<12} {placed:>6} placed in {many} evaluations  {:>9.0}/s  schedule {:>6.1} ms  verify {:>5.1} ms  \
+                apply+rows {:>6.1} ms  {} rows, {:.1} MB, {:.0} B/alloc in memory",
             placed as f64 / total,
             schedule * 1e3,
             verify * 1e3,
@@ -182,8 +190,15 @@ fn quarters(name: &str, count: i32, priority: i32) -> Job {
 
 fn main() {
     let nodes: u64 = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(5_000);
-    let mut b =
-        Bench { state: State::new(), disk: std::collections::BTreeMap::new(), index: 1, bytes: 0, rows: 0, evals: 0 };
+    let mut b = Bench {
+        state: State::new(),
+        disk: std::collections::BTreeMap::new(),
+        index: 1,
+        bytes: 0,
+        rows: 0,
+        evals: 0,
+        memory: scheduler::Memory::default(),
+    };
     let t = Instant::now();
     for n in 0..nodes {
         b.apply(Change::RegisterNode(Box::new(node(n))));
@@ -207,6 +222,30 @@ fn main() {
         b.run_jobs("fill", 1, |name| quarters(name, i32::try_from(nodes * 4 / 6 * 5).unwrap_or(10_000), 20));
         b.run("many-small", 300, 10, false);
         b.run("small-ports", 300, 10, true);
+        return;
+    }
+    if std::env::args().nth(2).as_deref() == Some("lost") {
+        b.run("many-small", nodes * 10, 10, false);
+        let running = b.state.allocs().map(|alloc| AllocClientUpdate {
+            id: alloc.id,
+            client_status: ClientStatus::Running,
+            ..AllocClientUpdate::default()
+        });
+        let running: Vec<_> = running.collect();
+        for chunk in running.chunks(64) {
+            b.apply(Change::UpdateAllocsFromClient(chunk.to_vec()));
+        }
+        let lost: Vec<NodeId> = (0..nodes / 20).map(|n| NodeId(id(1, n * 20))).collect();
+        let of = |id| b.state.allocs_by_node(id).map(|alloc| alloc.job_key()).collect::<Vec<_>>();
+        let jobs: std::collections::BTreeSet<JobKey> = lost.iter().flat_map(|id| of(*id)).collect();
+        let down = |id: &NodeId| Change::NodeStatus {
+            id: *id,
+            status: NodeStatus::Down,
+            description: String::new(),
+            event: None,
+        };
+        b.apply(lost.iter().map(down).collect::<Vec<_>>());
+        b.evaluate("lost", jobs.into_iter().collect());
         return;
     }
     match std::env::args().nth(2).as_deref() {

@@ -45,6 +45,7 @@ use model::{
     plan::{Decision, Plan},
 };
 pub use outcome::stopped_by_node;
+pub use place::Memory;
 pub use rules::rule_mistakes;
 use state::State;
 pub use system::mixed_groups;
@@ -91,10 +92,11 @@ impl Default for Bounds {
 /// # Errors
 /// When the scheduler does not support the job.
 pub fn schedule(state: &State, eval: &Evaluation, now: TimestampNs, seed: u64) -> Result<Decision, SchedulerError> {
-    schedule_within(state, eval, now, seed, Bounds::default())
+    schedule_within(state, eval, now, seed, Bounds::default(), &mut Memory::default())
 }
 
-/// Decides on an evaluation. Nothing but the arguments has an influence; `seed` breaks ties and makes new ids.
+/// Decides on an evaluation. Nothing but the arguments has an influence; `seed` breaks ties and makes new ids. What
+/// `memory` has from evaluations before makes it quicker, and changes nothing.
 ///
 /// # Errors
 /// When the scheduler does not support the job.
@@ -104,6 +106,7 @@ pub fn schedule_within(
     now: TimestampNs,
     seed: u64,
     bounds: Bounds,
+    memory: &mut Memory,
 ) -> Result<Decision, SchedulerError> {
     let key = eval.job_key();
     let job = state.job(&key).cloned();
@@ -129,7 +132,8 @@ pub fn schedule_within(
         },
         ..Decision::default()
     };
-    place::place(state, eval, wanted, now, bounds.displaces, &mut ids, &mut decision);
+    let asked = place::Asked { state, eval, now, displaces: bounds.displaces };
+    place::place(asked, wanted, &mut ids, memory, &mut decision);
     Ok(decision)
 }
 

@@ -36,6 +36,8 @@ pub(crate) struct Overlay<'a> {
     /// By slot: the place in `changed`, [`UNCHANGED`] for the nodes that the plan has not changed.
     places: Vec<u32>,
     changed: Vec<InUse>,
+    /// The slots of those, in the same order.
+    slots: Vec<NodeSlot>,
     /// Only of nodes that the plan has changed.
     ports: HashMap<NodeSlot, PortSet>,
     none: PortSet,
@@ -56,6 +58,7 @@ impl<'a> Overlay<'a> {
             fleet,
             places: vec![UNCHANGED; fleet.len()],
             changed: Vec::new(),
+            slots: Vec::new(),
             ports: HashMap::new(),
             none: PortSet::default(),
             removed: HashSet::new(),
@@ -81,9 +84,20 @@ impl<'a> Overlay<'a> {
         }
     }
 
+    /// Whether the plan changes what is in use there.
+    pub(crate) fn has_changed(&self, slot: NodeSlot) -> bool {
+        self.places[slot as usize] != UNCHANGED
+    }
+
+    /// The slots where the plan changes what is in use.
+    pub(crate) fn changed_slots(&self) -> impl Iterator<Item = NodeSlot> {
+        self.slots.iter().copied()
+    }
+
     fn taken_mut(&mut self, slot: NodeSlot) -> &mut InUse {
         if self.places[slot as usize] == UNCHANGED {
             self.changed.push(self.taken(slot));
+            self.slots.push(slot);
             self.places[slot as usize] = u32::try_from(self.changed.len() - 1).unwrap_or(UNCHANGED);
         }
         &mut self.changed[self.places[slot as usize] as usize]

@@ -1,7 +1,9 @@
 //! From requests to a plan: finds a node for each request, or gives the reason.
 
+mod class;
 mod context;
 mod group;
+mod memory;
 mod rooms;
 
 use std::{
@@ -11,6 +13,7 @@ use std::{
 
 use context::{Blocked, Context, JobUse, Progress, counts};
 use group::GroupPlacer;
+pub use memory::Memory;
 use model::{
     deployment::Deployment,
     eval::{EvalStatus, Evaluation, Trigger},
@@ -28,16 +31,19 @@ use crate::{
     reconcile::{GroupRequests, Wanted, why},
 };
 
+/// What is placed for which evaluation, when.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) state: &'a State,
+    pub(crate) eval: &'a Evaluation,
+    pub(crate) now: TimestampNs,
+    /// The bounds let allocations be displaced.
+    pub(crate) displaces: bool,
+}
+
 /// Places the requests and adds them to the decision.
-pub(crate) fn place(
-    state: &State,
-    eval: &Evaluation,
-    wanted: Wanted,
-    now: TimestampNs,
-    displaces: bool,
-    ids: &mut Ids,
-    decision: &mut Decision,
-) {
+pub(crate) fn place(asked: Asked<'_>, wanted: Wanted, ids: &mut Ids, memory: &mut Memory, decision: &mut Decision) {
+    let Asked { state, eval, now, displaces } = asked;
     let Wanted {
         groups,
         stops,
@@ -71,6 +77,7 @@ pub(crate) fn place(
         job_use: JobUse::new(state, &eval.job_key()),
         room: Room::of(state, &job.namespace),
         displaced: Displaced::default(),
+        memory,
     };
     for name in nowhere {
         let Some(group) = job.group(&name) else { continue };
@@ -81,8 +88,9 @@ pub(crate) fn place(
             deployment: DeploymentId::NIL,
             job: None,
         };
-        let why = GroupPlacer::new(cx, group, &nothing, &mut progress, ids).failure(1);
-        decision.failed_groups.insert(name, why);
+        let placer = GroupPlacer::new(cx, group, &nothing, &mut progress, ids);
+        decision.failed_groups.insert(name, placer.failure(1));
+        placer.end();
     }
     if groups.is_empty() {
         return;
@@ -162,7 +170,7 @@ fn displaced_evals(state: &State, eval: &Evaluation, stops: &[PlannedStop], ids:
     .collect()
 }
 
-fn release(state: &State, id: AllocId, progress: &mut Progress<'_>) {
+fn release(state: &State, id: AllocId, progress: &mut Progress<'_, '_>) {
     if let (Some(room), Some(a)) = (&mut progress.room, state.alloc(id)) {
         room.release(a);
     }
@@ -178,7 +186,7 @@ fn release(state: &State, id: AllocId, progress: &mut Progress<'_>) {
 fn place_group<'a>(
     cx: Context<'a>,
     wanted: &GroupRequests,
-    progress: &mut Progress<'a>,
+    progress: &mut Progress<'a, '_>,
     blocked: &mut Blocked,
     paired: &mut Vec<PlannedStop>,
     ids: &mut Ids,
@@ -215,6 +223,7 @@ fn place_group<'a>(
         blocked.limited |= placer.limited();
         placer.eligibility(blocked);
     }
+    placer.end();
     let displaced = progress.displaced.stops.len() - displaced_before;
     if displaced > 0 {
         decision.annotations.entry(group.name.clone()).or_default().preemptions += displaced as u64;

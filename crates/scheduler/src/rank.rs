@@ -4,7 +4,8 @@
 //! when a placement on it comes or goes. Candidates in one bucket (equal values of spread attributes) with equally many
 //! score parts keep their order, whatever the spreads weigh. So each such class has a heap, and the best placement is
 //! the best of the heaps' tops. Scores are renewed lazily: a changed candidate gets a new version and a new entry, and
-//! older entries go when they surface.
+//! older entries go when they surface. Where nothing but the score counts, the first look at all lists the best few. As
+//! long as fewer candidates have changed than were listed, the best of all is a listed or a changed one.
 //!
 //! The final score is the mean of the applicable parts, as in Nomad.
 
@@ -77,21 +78,36 @@ pub(crate) fn mean(sum: f64, parts: u8, boost: f64) -> f64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     Open,
-    /// No room; the dimension is computed on demand.
-    Exhausted,
+    /// No room.
+    Exhausted(Lack),
     /// The job already has an allocation there.
     Distinct,
+}
+
+/// What a candidate has too little of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lack {
+    Allocs,
+    Cpu,
+    Memory,
+    Disk,
+    Sessions,
+    /// Ports, cores or devices, or room of a provider: found out when it is to be told.
+    Other,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub(crate) slot: u32,
     pub(crate) bucket: u32,
+    /// Computed class of the node.
+    class: u32,
     /// Sum of its own parts, and their number.
     pub(crate) sum: f64,
     pub(crate) parts: u8,
     pub(crate) standing: Standing,
-    pub(crate) tie: u64,
+    /// Bits of the node's id.
+    bits: u64,
     version: u32,
 }
 
@@ -129,23 +145,105 @@ fn heap_of(bucket: u32, parts: u8) -> usize {
 }
 
 /// All candidates of a group.
+#[derive(Default)]
 pub(crate) struct Ranking {
     pub(crate) candidates: Vec<Candidate>,
     heaps: Vec<BinaryHeap<Entry>>,
+    /// How many candidates may still change before the heaps no longer have the best of all; `None` = they have all.
+    left: Option<usize>,
     by_slot: Vec<u32>,
     salt: u64,
+    /// Slots of the candidates that have changed since the salt was set.
+    touched: Vec<u32>,
+    closed: Closed,
+}
+
+/// Candidates that are not open, by their class. Most of a full fleet lacks the same, and each placement tells how many
+/// nodes lack what.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Closed(Vec<Reasons>);
+
+/// Candidates of a class that are not open, by the reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reasons {
+    /// One of them.
+    pub(crate) slot: u32,
+    pub(crate) distinct: u32,
+    /// By [`Lack`].
+    pub(crate) lacking: [u32; LACKS],
+}
+
+/// Number of what may be lacking.
+pub(crate) const LACKS: usize = Lack::Other as usize + 1;
+
+impl Closed {
+    fn of(&mut self, c: &Candidate) -> Option<&mut u32> {
+        let class = c.class as usize;
+        match c.standing {
+            Standing::Open => return None,
+            _ if class >= self.0.len() => self.0.resize(class + 1, Reasons::default()),
+            _ => {}
+        }
+        let reasons = &mut self.0[class];
+        reasons.slot = c.slot;
+        Some(match c.standing {
+            Standing::Exhausted(lack) => &mut reasons.lacking[lack as usize],
+            _ => &mut reasons.distinct,
+        })
+    }
+
+    fn add(&mut self, c: &Candidate) {
+        self.of(c).into_iter().for_each(|n| *n += 1);
+    }
+
+    fn remove(&mut self, c: &Candidate) {
+        self.of(c).into_iter().for_each(|n| *n -= 1);
+    }
+
+    /// By class.
+    pub(crate) fn reasons(&self) -> &[Reasons] {
+        &self.0
+    }
 }
 
 impl Ranking {
-    pub(crate) fn new(slots: usize, salt: u64) -> Self {
-        Self { candidates: Vec::with_capacity(slots), heaps: Vec::new(), by_slot: vec![u32::MAX; slots], salt }
+    pub(crate) fn new(slots: usize) -> Self {
+        Self { candidates: Vec::with_capacity(slots), by_slot: vec![u32::MAX; slots], ..Self::default() }
     }
 
-    /// A candidate with the sum and number of its own parts. All come before [`Self::build`].
-    pub(crate) fn add(&mut self, slot: u32, bucket: u32, id_bits: u64, (sum, parts, standing): (f64, u8, Standing)) {
+    /// A candidate of this class of nodes with the sum and number of its own parts. All come before heaps.
+    pub(crate) fn add(
+        &mut self,
+        (slot, bucket, class): (u32, u32, u32),
+        bits: u64,
+        (sum, parts, standing): (f64, u8, Standing),
+    ) {
         self.by_slot[slot as usize] = u32::try_from(self.candidates.len()).unwrap_or(u32::MAX);
-        let tie = mix(id_bits ^ self.salt);
-        self.candidates.push(Candidate { slot, bucket, sum, parts, standing, tie, version: 0 });
+        let candidate = Candidate { slot, bucket, class, sum, parts, standing, bits, version: 0 };
+        self.closed.add(&candidate);
+        self.candidates.push(candidate);
+    }
+
+    /// Begins anew, without heaps; between equal scores the salt decides from now on.
+    pub(crate) fn salted(mut self, salt: u64) -> Self {
+        (self.heaps, self.left, self.salt) = (Vec::new(), None, salt);
+        self.touched.clear();
+        self
+    }
+
+    /// Slots of the candidates that have changed since the salt was set, some more than once.
+    pub(crate) fn touched(&self) -> &[u32] {
+        &self.touched
+    }
+
+    /// The candidates that are not open.
+    pub(crate) fn closed(&self) -> &Closed {
+        &self.closed
+    }
+
+    /// Decides between equal scores: the higher one goes first.
+    pub(crate) fn tie(&self, i: usize) -> u64 {
+        mix(self.candidates[i].bits ^ self.salt)
     }
 
     pub(crate) fn find(&self, slot: u32) -> Option<usize> {
@@ -162,26 +260,51 @@ impl Ranking {
         let mut entries: Vec<Vec<Entry>> = Vec::new();
         entries.resize_with(buckets * PARTS, Vec::new);
         for (i, c) in self.candidates.iter().enumerate().filter(|(_, c)| c.standing == Standing::Open) {
-            entries[heap_of(c.bucket, c.parts)].push(entry(i, c));
+            entries[heap_of(c.bucket, c.parts)].push(self.entry(i));
         }
         self.heaps = entries.into_iter().map(BinaryHeap::from).collect();
+        self.left = None;
+    }
+
+    /// Puts the best `n` on their heaps and returns them, best first. Only for candidates in one bucket without weight.
+    pub(crate) fn list(&mut self, n: usize) -> Vec<(usize, f64)> {
+        let top = self.top(n, |_| Some(0.0), |_| false);
+        let mut entries: Vec<Vec<Entry>> = vec![Vec::new(); PARTS];
+        for (i, _) in &top {
+            let c = &self.candidates[*i];
+            entries[heap_of(c.bucket, c.parts)].push(self.entry(*i));
+        }
+        self.heaps = entries.into_iter().map(BinaryHeap::from).collect();
+        self.left = (top.len() == n).then_some(n);
+        top
     }
 
     /// Sets a candidate's new score or standing.
     pub(crate) fn renew(&mut self, i: usize, sum: f64, parts: u8, standing: Standing) {
         let c = &mut self.candidates[i];
-        c.sum = sum;
-        c.parts = parts;
-        c.standing = standing;
-        c.version += 1;
+        self.closed.remove(c);
+        (c.sum, c.parts, c.standing) = (sum, parts, standing);
+        self.closed.add(c);
+        c.version = c.version.wrapping_add(1);
         let heap = heap_of(c.bucket, parts);
+        self.touched.push(c.slot);
+        self.left = self.left.map(|left| left.saturating_sub(1));
         if standing == Standing::Open && heap < self.heaps.len() {
-            self.heaps[heap].push(entry(i, &self.candidates[i]));
+            let entry = self.entry(i);
+            self.heaps[heap].push(entry);
         }
+    }
+
+    fn entry(&self, i: usize) -> Entry {
+        let c = &self.candidates[i];
+        Entry { sum: c.sum, tie: self.tie(i), candidate: u32::try_from(i).unwrap_or(u32::MAX), version: c.version }
     }
 
     /// The best candidate, once the heaps are built; `boost` is the weight of each bucket (`None` = closed).
     pub(crate) fn best(&mut self, boost: impl Fn(u32) -> Option<f64>) -> Option<usize> {
+        if self.left == Some(0) {
+            self.build(self.heaps.len() / PARTS);
+        }
         let mut best: Option<(f64, u64, usize)> = None;
         for (h, heap) in self.heaps.iter_mut().enumerate() {
             let Some(boost) = u32::try_from(h / PARTS).ok().and_then(&boost) else { continue };
@@ -192,8 +315,8 @@ impl Ranking {
                     continue;
                 }
                 let score = mean(c.sum, c.parts, boost);
-                if better((score, c.tie), best) {
-                    best = Some((score, c.tie, top.candidate as usize));
+                if better((score, top.tie), best) {
+                    best = Some((score, top.tie, top.candidate as usize));
                 }
                 break;
             }
@@ -214,8 +337,9 @@ impl Ranking {
             let Some(boost) = boost(c.bucket) else { continue };
             let (sum, parts) = if penalised(c.slot) { (c.sum - 1.0, c.parts + 1) } else { (c.sum, c.parts) };
             let score = mean(sum, parts, boost);
-            if better((score, c.tie), best) && allowed(c) {
-                best = Some((score, c.tie, i));
+            let tie = self.tie(i);
+            if better((score, tie), best) && allowed(c) {
+                best = Some((score, tie, i));
             }
         }
         best.map(|(.., i)| i)
@@ -233,7 +357,8 @@ impl Ranking {
             let Some(boost) = boost(c.bucket) else { continue };
             let (sum, parts) = if penalised(c.slot) { (c.sum - 1.0, c.parts + 1) } else { (c.sum, c.parts) };
             let score = mean(sum, parts, boost);
-            let above = |(j, s): &(usize, f64)| s.total_cmp(&score).then(self.candidates[*j].tie.cmp(&c.tie)).is_gt();
+            let tie = || self.tie(i);
+            let above = |(j, s): &(usize, f64)| s.total_cmp(&score).then_with(|| self.tie(*j).cmp(&tie())).is_gt();
             if top.len() == n && top.last().is_some_and(above) {
                 continue;
             }
@@ -245,10 +370,6 @@ impl Ranking {
     }
 }
 
-fn entry(i: usize, c: &Candidate) -> Entry {
-    Entry { sum: c.sum, tie: c.tie, candidate: u32::try_from(i).unwrap_or(u32::MAX), version: c.version }
-}
-
 fn better((score, tie): (f64, u64), best: Option<(f64, u64, usize)>) -> bool {
     best.is_none_or(|(s, t, _)| score.total_cmp(&s).then(tie.cmp(&t)).is_gt())
 }
@@ -257,7 +378,21 @@ fn better((score, tie): (f64, u64), best: Option<(f64, u64, usize)>) -> bool {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Powers, Ranking, Standing, balanced, binpack, evenly, packed};
+    use super::{Closed, Lack, Powers, Ranking, Standing, balanced, binpack, evenly, packed};
+
+    const STANDINGS: [Standing; 4] =
+        [Standing::Open, Standing::Exhausted(Lack::Allocs), Standing::Exhausted(Lack::Other), Standing::Distinct];
+
+    /// Counted anew, without the named slots.
+    fn counted(r: &Ranking) -> Vec<(u32, Vec<u32>)> {
+        let mut closed = Closed::default();
+        r.candidates.iter().for_each(|c| closed.add(c));
+        numbers(&closed)
+    }
+
+    fn numbers(closed: &Closed) -> Vec<(u32, Vec<u32>)> {
+        closed.reasons().iter().map(|of| (of.distinct, of.lacking.to_vec())).collect()
+    }
 
     proptest! {
         /// What is remembered is what would be computed, to the last bit.
@@ -280,13 +415,14 @@ mod tests {
         #[test]
         fn heaps_agree_with_a_look_at_all(
             start in prop::collection::vec((0..3_u32, 0..8_u8, 1..=4_u8, any::<u64>()), 1..40),
-            changes in prop::collection::vec((any::<prop::sample::Index>(), 0..8_u8, 1..=4_u8, 0..3_u8,
+            changes in prop::collection::vec((any::<prop::sample::Index>(), 0..8_u8, 1..=4_u8, 0..4_u8,
                 prop::collection::vec(prop::option::of(-2..3_i8), 3)), 0..60),
         ) {
-            let mut r = Ranking::new(start.len(), 42);
+            let mut r = Ranking::new(start.len());
             for (i, (bucket, sum, parts, bits)) in start.iter().enumerate() {
-                r.add(i as u32, *bucket, *bits, (f64::from(*sum) / 4.0 - 1.0, *parts, Standing::Open));
+                r.add((i as u32, *bucket, 0), *bits, (f64::from(*sum) / 4.0 - 1.0, *parts, Standing::Open));
             }
+            let mut r = r.salted(42);
             r.build(3);
             for (which, sum, parts, standing, boosts) in changes {
                 let boost = |b: u32| boosts[b as usize].map(f64::from);
@@ -295,10 +431,36 @@ mod tests {
                 prop_assert_eq!(r.best(boost), all);
                 // The chosen candidate changes most often.
                 let i = all.unwrap_or_else(|| which.index(start.len()));
-                let standing = [Standing::Open, Standing::Exhausted, Standing::Distinct][usize::from(standing)];
-                r.renew(i, f64::from(sum) / 4.0 - 1.0, parts, standing);
+                r.renew(i, f64::from(sum) / 4.0 - 1.0, parts, STANDINGS[usize::from(standing)]);
                 let j = which.index(start.len());
                 r.renew(j, f64::from(sum) / 4.0 - 1.0, parts, Standing::Open);
+            }
+        }
+
+        /// Whatever changes, what was listed and what has changed has the best of all, and those that cannot be chosen
+        /// are counted.
+        #[test]
+        fn a_list_is_enough(
+            start in prop::collection::vec((0..8_u8, 1..=4_u8, any::<u64>(), 0..4_usize), 1..40),
+            listed in 1..12_usize,
+            changes in prop::collection::vec((any::<prop::sample::Index>(), 0..8_u8, 1..=4_u8, 0..4_usize), 0..40),
+        ) {
+            let mut r = Ranking::new(start.len());
+            for (i, (sum, parts, bits, standing)) in start.iter().enumerate() {
+                let class = i as u32 % 3;
+                r.add((i as u32, 0, class), *bits, (f64::from(*sum) / 4.0 - 1.0, *parts, STANDINGS[*standing]));
+            }
+            let mut r = r.salted(42);
+            let top = r.list(listed);
+            prop_assert_eq!(&top, &r.top(listed, |_| Some(0.0), |_| false));
+            for (which, sum, parts, standing) in changes {
+                let all = r.best_linear(|_| Some(0.0), |_| true, |_| false);
+                prop_assert_eq!(r.best(|_| Some(0.0)), all);
+                let (known, anew) = (numbers(r.closed()), counted(&r));
+                prop_assert_eq!(&known[..anew.len()], &anew[..]);
+                prop_assert!(known[anew.len()..].iter().all(|of| of.0 + of.1.iter().sum::<u32>() == 0));
+                let i = all.filter(|_| sum > 1).unwrap_or_else(|| which.index(start.len()));
+                r.renew(i, f64::from(sum) / 4.0 - 1.0, parts, STANDINGS[standing]);
             }
         }
     }

@@ -15,6 +15,7 @@ use std::{
 
 use control::evaluations::give_up;
 use model::{EvalStatus, Evaluation, JobKey, Plan, TimestampNs, Trigger, plan::Decision};
+use scheduler::Memory;
 use state::{Batch, Change, State};
 use store::Store;
 
@@ -67,9 +68,10 @@ pub(crate) struct Worker {
 impl Worker {
     /// One worker: runs on a thread of its own until the broker is closed.
     pub(crate) async fn run(self: Arc<Self>, turns: Arc<Turns>) {
+        let mut memory = Memory::default();
         while let Some(delivery) = self.broker.next().await {
             turns.works("an evaluation");
-            if let Err(error) = self.work(&delivery).await {
+            if let Err(error) = self.work(&delivery, &mut memory).await {
                 if matches!(error, ServerError::ShuttingDown) {
                     return;
                 }
@@ -81,7 +83,7 @@ impl Worker {
         }
     }
 
-    async fn work(self: &Arc<Self>, delivery: &Delivery) -> Result<(), ServerError> {
+    async fn work(self: &Arc<Self>, delivery: &Delivery, memory: &mut Memory) -> Result<(), ServerError> {
         for attempt in 0..MAX_ATTEMPTS {
             let state = self.queue.newest();
             let eval = match state.eval(delivery.eval.id) {
@@ -92,13 +94,14 @@ impl Worker {
             let displaces = self.store.format() >= state::PREEMPTION;
             let bounds = scheduler::Bounds { most_of_a_job: self.most_of_a_job, displaces };
             let decided = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                scheduler::schedule_within(&state, &eval, now_ns(), seed(), bounds)
+                scheduler::schedule_within(&state, &eval, now_ns(), seed(), bounds, memory)
             }));
             let decision = match decided {
                 Ok(Ok(decision)) => decision,
                 Ok(Err(refusal)) => return self.fail(&eval, &refusal.to_string()).await,
                 // The message was printed by the panic hook. The snapshot is immutable, so nothing is left half done.
                 Err(_) => {
+                    *memory = Memory::default();
                     return Err(ServerError::Internal { what: "scheduling", why: "the scheduler panicked".to_owned() });
                 }
             };

@@ -46,6 +46,17 @@ impl<T: Clone + Default> Column<T> {
         }
         at
     }
+    /// The positions where pieces that the two do not share differ, up to the length of the shorter.
+    pub(crate) fn differing<'a>(
+        &'a self,
+        other: &'a Self,
+        differs: impl Fn(&T, &T) -> bool + 'a,
+    ) -> impl Iterator<Item = usize> + 'a {
+        let pieces = self.pieces.iter().zip(&*other.pieces).enumerate();
+        let apart = pieces.filter(|(_, (a, b))| !Arc::ptr_eq(a, b));
+        let entries = apart.flat_map(|(n, (a, b))| a.iter().zip(&**b).zip(n * PIECE..));
+        entries.filter(move |((a, b), _)| differs(a, b)).map(|(_, at)| at)
+    }
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.pieces.iter().flat_map(|piece| piece.iter()).take(self.len)
     }
@@ -90,6 +101,9 @@ mod tests {
                 prop_assert_eq!(column.get(plain.len()), None);
                 prop_assert!((0..plain.len()).all(|at| column.get(at) == plain.get(at)));
             }
+            let differ: Vec<usize> = column.differing(&kept.0, |a, b| a != b).filter(|at| *at < kept.1.len()).collect();
+            let expected: Vec<usize> = (0..kept.1.len()).filter(|at| plain[*at] != kept.1[*at]).collect();
+            prop_assert_eq!(differ, expected);
         }
     }
 }

@@ -313,6 +313,22 @@ impl Fleet {
         NodeUse { cpu, memory_mb, disk_mb, allocs, sessions, ports: self.ports(slot).cloned().unwrap_or_default() }
     }
 
+    /// The slots where other resources are in use than `before`, in order; `None` where a node came, went or changed.
+    #[must_use]
+    pub fn taken_differently(&self, before: &Self) -> Option<Vec<NodeSlot>> {
+        let node = |entry: &Option<(Arc<Node>, Arc<NodeCapacity>)>| entry.as_ref().map(|(node, _)| Arc::as_ptr(node));
+        if self.len() != before.len() || self.nodes.differing(&before.nodes, |a, b| node(a) != node(b)).next().is_some()
+        {
+            return None;
+        }
+        let ports = |entry: &Option<Arc<PortSet>>| entry.as_ref().map(Arc::as_ptr);
+        let mut slots: Vec<usize> = self.taken.differing(&before.taken, |a, b| a != b).collect();
+        slots.extend(self.ports.differing(&before.ports, |a, b| ports(a) != ports(b)));
+        slots.sort_unstable();
+        slots.dedup();
+        slots.into_iter().map(|slot| NodeSlot::try_from(slot).ok()).collect()
+    }
+
     /// Adds a node or updates its facts. True when it is new.
     pub(crate) fn put_node(&mut self, node: &Arc<Node>) -> bool {
         let class: Arc<str> = if node.computed_class.is_empty() {

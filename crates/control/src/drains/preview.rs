@@ -122,7 +122,7 @@ impl Imagined {
 
     fn schedule(&mut self, eval: Evaluation, seed: u64) -> Result<BTreeMap<Arc<str>, AllocMetric>, Refused> {
         self.apply(vec![Change::UpsertEvals(vec![eval.clone()])])?;
-        let decision = scheduler::schedule_within(&self.state, &eval, self.now, seed, scheduler::Bounds::default());
+        let decision = scheduler::schedule(&self.state, &eval, self.now, seed);
         let decision = decision.map_err(imagination)?;
         self.apply(vec![Change::ApplyPlan(Box::new(decision.plan))])?;
         Ok(decision.failed_groups)

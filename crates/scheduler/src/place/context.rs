@@ -14,7 +14,7 @@ use model::{
 };
 use state::State;
 
-use super::rooms::Displaced;
+use super::{memory::Memory, rooms::Displaced};
 use crate::{limits::Room, overlay::Overlay};
 
 /// The classes of nodes that could take the blocked requests; a change there wakes the evaluation.
@@ -38,12 +38,13 @@ pub(crate) struct Context<'a> {
 }
 
 /// What the plan under way has taken so far.
-pub(crate) struct Progress<'a> {
+pub(crate) struct Progress<'a, 'm> {
     pub(crate) overlay: Overlay<'a>,
     pub(crate) job_use: JobUse,
     /// None = the namespace has no limits.
     pub(crate) room: Option<Room>,
     pub(crate) displaced: Displaced,
+    pub(crate) memory: &'m mut Memory,
 }
 
 /// Number of a snapshot's allocations by slot of their node.
@@ -105,6 +106,10 @@ impl JobUse {
             all[*slot as usize].job = *n;
         }
         all
+    }
+    /// The slots of the job's allocations, in no order; of some slots all have left.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = u32> {
+        self.job.keys().copied()
     }
     /// All entries: group, slot, number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<str>, u32, u32)> {

@@ -1,6 +1,8 @@
 //! The requests of one group.
 
+mod candidates;
 mod displace;
+mod explain;
 
 use std::{
     borrow::Cow,
@@ -16,11 +18,13 @@ use model::{
     metrics::{AllocMetric, NodeLeftOut, NodeScore},
     node::Node,
     records::NamespaceUse,
-    resources::{AllocatedCpu, AllocatedMemory, AllocatedResources, AllocatedShared, AllocatedTask},
+    resources::AllocatedResources,
 };
 
 use super::{
+    class::{Ask, Class},
     context::{Blocked, Context, JobUse, Own, Progress},
+    memory::{Memory, Shape},
     rooms::{Displaced, Rooms, SHARED_FIRST, SHARED_LATER},
 };
 use crate::{
@@ -32,7 +36,7 @@ use crate::{
     network::{NetworkAsk, NetworkGrant},
     overlay::Overlay,
     pools::{PoolAsk, Pools},
-    rank::{Candidate, Powers, Ranking, Standing, balanced, mean, packed},
+    rank::{Candidate, Lack, Powers, Ranking, Standing, balanced, mean, packed},
     reconcile::{GroupRequests, Request},
     remote,
     rules::Distinct,
@@ -42,34 +46,8 @@ use crate::{
 /// Number of nodes whose scores are shown.
 const SHOWN: usize = 5;
 
-/// What one allocation needs on a node of a class.
-struct Ask {
-    cpu: i64,
-    cores: i64,
-    memory_mb: i64,
-    disk_mb: i64,
-    /// Remote tasks that the node would manage.
-    sessions: i64,
-    /// By task, in the group's order: whether it is remote there.
-    remote: Vec<bool>,
-    pool: PoolAsk,
-    /// The grant of every allocation on such nodes, if it has no individual parts.
-    given: Arc<AllocatedResources>,
-}
-
-impl Ask {
-    fn only_remote(&self) -> bool {
-        !self.remote.is_empty() && self.remote.iter().all(|r| *r)
-    }
-}
-
-/// A class's answer to the rules.
-enum Class {
-    Unknown,
-    OutOfScope,
-    Filtered(String),
-    Feasible { ask: Ask, affinity: f64 },
-}
+/// Most candidates that are listed for requests to come.
+const LISTED: usize = 128;
 
 pub(super) struct GroupPlacer<'a, 'o> {
     cx: Context<'a>,
@@ -79,7 +57,7 @@ pub(super) struct GroupPlacer<'a, 'o> {
     job_use: &'o mut JobUse,
     ids: &'o mut Ids,
     rules: GroupRules,
-    classes: Vec<Class>,
+    classes: Arc<[Class]>,
     ports: NetworkAsk,
     only_dynamic: Option<u32>,
     pools: Option<Pools>,
@@ -106,6 +84,12 @@ pub(super) struct GroupPlacer<'a, 'o> {
     /// What the plan displaces, and where more could be.
     displaced: &'o mut Displaced,
     rooms: Rooms,
+    memory: &'o mut Memory,
+    /// What the candidates depend on, if evaluations to come can use what is found.
+    shape: Option<Shape>,
+    /// Slots whose scores they must not take over.
+    stale: Vec<u32>,
+    any_pool: bool,
 }
 
 impl<'a, 'o> GroupPlacer<'a, 'o> {
@@ -113,11 +97,11 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         cx: Context<'a>,
         group: &'a TaskGroup,
         wanted: &'o GroupRequests,
-        progress: &'o mut Progress<'a>,
+        progress: &'o mut Progress<'a, '_>,
         ids: &'o mut Ids,
     ) -> Self {
         let Context { state, job, .. } = cx;
-        let Progress { overlay, job_use, room, displaced } = progress;
+        let Progress { overlay, job_use, room, displaced, memory } = progress;
         let fleet = overlay.fleet;
         let rules = GroupRules::new(state, job, group);
         let spreads: Vec<_> = job.spreads.iter().chain(&group.spreads).collect();
@@ -137,8 +121,8 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         let salt = ids.salt();
         let ports = NetworkAsk::new(group);
         let mut p = Self {
-            classes: (0..fleet.class_count()).map(|_| Class::Unknown).collect(),
-            ranking: Ranking::new(fleet.len(), salt),
+            classes: Arc::default(),
+            ranking: Ranking::default(),
             only_dynamic: ports.only_dynamic(),
             ports,
             sticky: group.ephemeral_disk.as_ref().is_some_and(|d| d.sticky == Some(true)),
@@ -163,142 +147,18 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             without_volumes: HashMap::new(),
             displaced,
             rooms: Rooms::default(),
+            memory,
+            shape: None,
+            stale: Vec::new(),
+            any_pool: false,
         };
-        p.find_candidates();
+        p.find_candidates(salt);
         p
     }
 
     fn node(&self, slot: u32) -> &'a Arc<Node> {
         let fleet: &'a state::Fleet = self.overlay.fleet;
         fleet.node(slot).expect("candidates are nodes that are registered")
-    }
-
-    fn class_of(&self, node: &Node) -> Class {
-        if !self.rules.in_scope(node) {
-            return Class::OutOfScope;
-        }
-        if let Err(why) = self.rules.class_meets(node) {
-            return Class::Filtered(why);
-        }
-        Class::Feasible { ask: self.ask(node), affinity: self.rules.affinity(node) }
-    }
-
-    fn ask(&self, node: &Node) -> Ask {
-        let mut ask = Ask {
-            cpu: 0,
-            cores: 0,
-            memory_mb: 0,
-            disk_mb: 0,
-            sessions: 0,
-            remote: Vec::new(),
-            pool: PoolAsk::default(),
-            given: Arc::default(),
-        };
-        let mut tasks = Map::new();
-        let oversubscribed = self.rules.oversubscribed;
-        for t in &self.group.tasks {
-            let r = &t.resources;
-            let cores = r.cores.unwrap_or(0);
-            let cpu = if cores > 0 { 0 } else { r.cpu.unwrap_or(0) };
-            let memory = r.memory_mb.unwrap_or(0);
-            let provider = node.drivers.get(&t.driver).and_then(|d| d.remote.as_ref());
-            if let Some(p) = provider {
-                ask.pool.add(p, cpu, memory);
-                ask.sessions += 1;
-            } else {
-                ask.cpu += cpu;
-                ask.cores += cores;
-                ask.memory_mb += memory;
-            }
-            ask.remote.push(provider.is_some());
-            let memory_max_mb = if oversubscribed { r.memory_max_mb.unwrap_or(0) } else { 0 };
-            tasks.insert(
-                t.name.clone(),
-                AllocatedTask {
-                    cpu: AllocatedCpu { cpu_shares: cpu, reserved_cores: Vec::new() },
-                    memory: AllocatedMemory { memory_mb: memory, memory_max_mb },
-                    networks: Vec::new(),
-                    devices: Vec::new(),
-                    remote: provider.is_some(),
-                },
-            );
-        }
-        if !ask.only_remote() {
-            ask.disk_mb = self.group.ephemeral_disk.as_ref().and_then(|d| d.size_mb).unwrap_or(300);
-        }
-        ask.given = Arc::new(AllocatedResources {
-            tasks,
-            shared: AllocatedShared { disk_mb: ask.disk_mb, ..AllocatedShared::default() },
-        });
-        ask
-    }
-
-    /// Checks every node once.
-    fn find_candidates(&mut self) {
-        let fleet = self.overlay.fleet;
-        let mut m = AllocMetric::default();
-        let mut any_pool = false;
-        // Facts by class, counted as nodes are met: (evaluated, filtered).
-        let mut met = vec![0_i64; self.classes.len()];
-        let own = self.job_use.on_all(&self.group.name, fleet.len());
-        let mut powers = Powers::that_remember();
-        // A class's nodes share datacenter, pool and node class: one node represents all.
-        let mut speaker: Vec<Option<u32>> = vec![None; self.classes.len()];
-        for (slot, facts) in (0_u32..).zip(fleet.all_facts()) {
-            if !facts.ready {
-                continue;
-            }
-            let c = facts.class as usize;
-            speaker[c].get_or_insert(slot);
-            if matches!(self.classes[c], Class::Unknown) {
-                self.classes[c] = self.class_of(self.node(slot));
-                self.any_remote |=
-                    matches!(&self.classes[c], Class::Feasible { ask, .. } if ask.remote.contains(&true));
-                any_pool |= matches!(&self.classes[c], Class::Feasible { ask, .. } if !ask.pool.is_empty());
-            }
-            met[c] += 1;
-            if !matches!(self.classes[c], Class::Feasible { .. }) {
-                continue;
-            }
-            if self.rules.escaped()
-                && let Err(why) = self.rules.unique_meets(self.node(slot))
-            {
-                filtered(&mut m, &self.node(slot).class, why, 1);
-                continue;
-            }
-            let bucket = if self.buckets.plain() {
-                0
-            } else {
-                let node = self.node(slot).clone();
-                self.buckets.of(&node, self.rules.region())
-            };
-            let scored = self.assess(slot, own[slot as usize], &mut powers);
-            self.ranking.add(slot, bucket, facts.id_bits, scored);
-        }
-        for (c, slot) in speaker.iter().enumerate() {
-            let Some(slot) = slot else { continue };
-            let node = self.node(*slot);
-            if self.rules.in_pool(node) {
-                m.nodes_in_pool += met[c];
-            }
-            match &self.classes[c] {
-                Class::Unknown | Class::OutOfScope => {}
-                Class::Filtered(why) => {
-                    *m.nodes_available.or_default(node.datacenter.clone()) += met[c];
-                    m.nodes_evaluated += met[c];
-                    filtered(&mut m, &node.class, why.clone(), met[c]);
-                }
-                Class::Feasible { .. } => {
-                    *m.nodes_available.or_default(node.datacenter.clone()) += met[c];
-                    m.nodes_evaluated += met[c];
-                }
-            }
-        }
-        self.base = m;
-        if any_pool {
-            self.pools = Some(Pools::of(self.cx.state));
-        }
-        self.buckets.refresh();
     }
 
     fn feasible(&self, slot: u32) -> (&Ask, f64) {
@@ -312,12 +172,9 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
     fn assess(&self, slot: u32, here: Own, powers: &mut Powers) -> (f64, u8, Standing) {
         let (ask, _) = self.feasible(slot);
         let taken = self.distinct_hosts.is_some_and(|job_wide| if job_wide { here.job } else { here.group } > 0);
-        let standing = if taken {
-            Standing::Distinct
-        } else if self.room(slot, ask) {
-            Standing::Open
-        } else {
-            Standing::Exhausted
+        let standing = match taken {
+            true => Standing::Distinct,
+            false => self.lack(slot, ask).map_or(Standing::Open, Standing::Exhausted),
         };
         let (fit, anti, affinity, devices) = self.parts(slot, here.group, powers);
         let mut sum = fit;
@@ -331,39 +188,47 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         (sum, parts, standing)
     }
 
-    /// Whether there is room, without the reason, which is computed on demand.
-    fn room(&self, slot: u32, ask: &Ask) -> bool {
-        let (o, f, taken) = (&*self.overlay, self.overlay.fleet.facts(slot), self.overlay.taken(slot));
-        let simple = fits(taken.memory_mb, ask.memory_mb, f.memory_mb)
-            && fits(taken.disk_mb, ask.disk_mb, f.disk_mb)
-            && fits(taken.cpu, ask.cpu, f.cpu)
-            && (f.sessions == 0 || fits(taken.sessions, ask.sessions, i64::from(f.sessions)))
-            && (f.max_allocs == 0 || taken.allocs < i64::from(f.max_allocs));
-        let devices = !self.rules.devices.is_empty();
-        if ask.cores == 0 && !devices && !self.ports.has_ports() {
-            return simple;
+    /// What is lacking for one more.
+    fn lack(&self, slot: u32, ask: &Ask) -> Option<Lack> {
+        let (o, f) = (&*self.overlay, self.overlay.fleet.facts(slot));
+        let (amount, devices) = (self.amount_lacking(slot, ask), !self.rules.devices.is_empty());
+        if ask.cores == 0 && (amount.is_some() || !devices && !self.ports.has_ports()) {
+            return amount;
         }
-        if !simple {
-            return false;
-        }
-        if ask.cores == 0
+        if amount.is_none()
+            && ask.cores == 0
             && !devices
             && let Some(n) = self.only_dynamic
             && !o.ports_touched(slot)
             && o.fleet.taken(slot).ports.saturating_add(n) <= f.dynamic_room
         {
-            return true;
+            return None;
         }
-        self.lacking(slot, ask).is_none()
+        // With cores the order of dimensions is another one.
+        (amount.is_some() || self.lacking(slot, ask).is_some()).then_some(Lack::Other)
+    }
+
+    /// What is lacking of amounts, cores left aside.
+    fn amount_lacking(&self, slot: u32, ask: &Ask) -> Option<Lack> {
+        let (f, taken) = (self.overlay.fleet.facts(slot), self.overlay.taken(slot));
+        if f.max_allocs > 0 && taken.allocs >= i64::from(f.max_allocs) {
+            return Some(Lack::Allocs);
+        }
+        let amounts = [
+            (Lack::Cpu, taken.cpu, ask.cpu, f.cpu),
+            (Lack::Memory, taken.memory_mb, ask.memory_mb, f.memory_mb),
+            (Lack::Disk, taken.disk_mb, ask.disk_mb, f.disk_mb),
+        ];
+        let sessions = f.sessions > 0 && !fits(taken.sessions, ask.sessions, i64::from(f.sessions));
+        let lacking = amounts.into_iter().find(|(_, taken, ask, has)| !fits(*taken, *ask, *has));
+        lacking.map(|(lack, ..)| lack).or_else(|| sessions.then_some(Lack::Sessions))
     }
 
     /// The exhausted dimension of the node, for people.
     fn lacking(&self, slot: u32, ask: &Ask) -> Option<Cow<'static, str>> {
         let (o, f, taken) = (&*self.overlay, self.overlay.fleet.facts(slot), self.overlay.taken(slot));
-        if f.max_allocs > 0 && taken.allocs >= i64::from(f.max_allocs) {
-            return Some(Cow::Borrowed("max allocation exceeded"));
-        }
-        if ask.cores > 0 {
+        let amount = self.amount_lacking(slot, ask);
+        if ask.cores > 0 && amount != Some(Lack::Allocs) {
             let node = self.node(slot);
             let free = cores::free(node, &o.cores(slot));
             if i64::try_from(free.len()).unwrap_or(i64::MAX) < ask.cores {
@@ -373,17 +238,8 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
                 return Some(Cow::Borrowed("cpu"));
             }
         }
-        if !fits(taken.cpu, ask.cpu, f.cpu) {
-            return Some(Cow::Borrowed("cpu"));
-        }
-        if !fits(taken.memory_mb, ask.memory_mb, f.memory_mb) {
-            return Some(Cow::Borrowed("memory"));
-        }
-        if !fits(taken.disk_mb, ask.disk_mb, f.disk_mb) {
-            return Some(Cow::Borrowed("disk"));
-        }
-        if f.sessions > 0 && !fits(taken.sessions, ask.sessions, i64::from(f.sessions)) {
-            return Some(Cow::Borrowed("remote sessions"));
+        if let Some(dimension) = amount.and_then(Lack::dimension) {
+            return Some(Cow::Borrowed(dimension));
         }
         if !self.rules.devices.is_empty() && self.assigned(slot).is_none() {
             return Some(Cow::Borrowed(devices::NONE_LEFT));
@@ -539,8 +395,15 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             } else if !self.looked {
                 // Most evaluations place one or two: the account of the first needs a look at all anyway.
                 self.looked = true;
-                shown = Some(self.ranking.top(SHOWN, boost, |_| false));
-                shown.as_ref().and_then(|shown| shown.first()).map(|(i, _)| *i)
+                let mut top = match self.buckets.plain() {
+                    // Each request changes a candidate, and one that it leaves.
+                    true => self.ranking.list((2 * self.wanted.requests.len()).min(LISTED) + SHOWN),
+                    false => self.ranking.top(SHOWN, boost, |_| false),
+                };
+                top.truncate(SHOWN);
+                let best = top.first().map(|(i, _)| *i);
+                shown = Some(top);
+                best
             } else {
                 if !self.ranking.built() {
                     self.ranking.build(buckets.len());
@@ -604,7 +467,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
     fn exclude(&mut self, i: usize) {
         let c = &self.ranking.candidates[i];
         let (sum, parts) = (c.sum, c.parts);
-        self.ranking.renew(i, sum, parts, Standing::Exhausted);
+        self.ranking.renew(i, sum, parts, Standing::Exhausted(Lack::Other));
     }
 
     fn allocate(
@@ -784,66 +647,11 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         }
     }
 
-    /// Explains why candidates cannot be chosen. Looks at open ones only when no node could be chosen.
-    fn explain(&self, m: &mut AllocMetric, needs: &[remote::Need], open: bool) {
-        // Most of a fleet lacks the same: build its name once.
-        let mut exhausted: Vec<(Cow<'static, str>, i64)> = Vec::new();
-        // By computed class: one of its nodes, and how many are (filtered, exhausted). Its nodes share the node class,
-        // which costs a cache miss to read.
-        let mut classes = vec![(0_u32, (0_i64, 0_i64)); self.classes.len()];
-        for c in &self.ranking.candidates {
-            if !open && c.standing == Standing::Open && !self.buckets.is_full(c.bucket) {
-                continue;
-            }
-            let (ask, _) = self.feasible(c.slot);
-            let (speaker, class) = &mut classes[self.overlay.fleet.facts(c.slot).class as usize];
-            *speaker = c.slot;
-            let rule = if c.standing == Standing::Distinct {
-                Some("distinct_hosts".to_owned())
-            } else {
-                let full = self.buckets.full_reason(c.bucket);
-                full.or_else(|| needs.iter().find_map(|n| n.met_by(self.node(c.slot)).err()))
-                    .or_else(|| self.without_volumes.get(&c.slot).cloned())
-            };
-            if let Some(why) = rule {
-                if open {
-                    name_node(m, self.node(c.slot), &why, false);
-                }
-                m.nodes_filtered += 1;
-                *m.constraint_filtered.or_default(why) += 1;
-                class.0 += 1;
-            } else {
-                let pool = || self.pools.as_ref().and_then(|p| p.fits(&ask.pool).err()).map(Cow::Owned);
-                let excluded = || {
-                    (c.standing == Standing::Exhausted)
-                        .then_some(Cow::Borrowed("network: dynamic port selection failed"))
-                };
-                if let Some(dimension) = self.lacking(c.slot, ask).or_else(pool).or_else(excluded) {
-                    m.nodes_exhausted += 1;
-                    if open {
-                        name_node(m, self.node(c.slot), &dimension, true);
-                    }
-                    match exhausted.iter_mut().find(|(known, _)| *known == dimension) {
-                        Some((_, n)) => *n += 1,
-                        None => exhausted.push((dimension, 1)),
-                    }
-                    class.1 += 1;
-                }
-            }
-        }
-        for (speaker, (broke, lacked)) in classes.into_iter().filter(|(_, n)| *n != (0, 0)) {
-            let class = &self.node(speaker).class;
-            count_class(&mut m.class_filtered, class, broke);
-            count_class(&mut m.class_exhausted, class, lacked);
-        }
-        m.dimension_exhausted.extend(exhausted.into_iter().map(|(dimension, n)| (dimension.into_owned(), n)));
-    }
-
     /// Adds the classes that could take the blocked requests.
     pub(super) fn eligibility(&self, blocked: &mut Blocked) {
         // A live instance's requirements are not a matter of classes.
         blocked.escaped |= self.rules.escaped() || !self.needs().is_empty();
-        for (n, c) in (0_u32..).zip(&self.classes) {
+        for (n, c) in (0_u32..).zip(&*self.classes) {
             let Some(name) = self.overlay.fleet.class_name(n) else { continue };
             match c {
                 Class::Feasible { .. } => *blocked.classes.entry(name.to_string()).or_default() = true,

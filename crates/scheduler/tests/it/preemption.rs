@@ -60,8 +60,10 @@ fn a_full_node_makes_room_for_a_higher_priority_and_the_displaced_job_is_decided
     assert_eq!(new[0].preempted(), [gone[0].id]);
     assert_eq!(gone[0].preempted_by(), new[0].id);
     assert_eq!(*gone[0].desired_description, *format!("Preempted by alloc ID {}", new[0].id));
-    let scores = &new[0].metrics.as_ref().expect("an account").score_meta_data[0].scores;
+    let account = new[0].metrics.as_ref().expect("an account");
+    let scores = &account.score_meta_data[0].scores;
     assert!(scores.contains_key("preemption"), "{scores:?}");
+    assert_eq!(account.dimension_exhausted.iter().collect::<Vec<_>>(), [(&"cpu".to_owned(), &1)], "why one has to go");
     assert_eq!(d.annotations["g"].preemptions, 1);
     let evals = &d.displaced;
     assert_eq!(evals.len(), 1);

@@ -292,3 +292,61 @@ proptest! {
         prop_assert_eq!(live.len() as i64, room.min(i64::from(count)));
     }
 }
+
+/// A job of its own name, of one of six shapes: more than a memory has room for.
+fn one_of_six(name: &str, shape: u8, count: u8) -> Job {
+    let mut j = service(i32::from(count));
+    (j.id, j.name) = (name.into(), name.into());
+    let g = &mut j.task_groups[0];
+    let port = |label: &str, value| Port { label: label.into(), value, ..Port::default() };
+    match shape {
+        0 => {}
+        1 => g.tasks[0].resources.memory_mb = Some(700),
+        2 => {
+            let reserved_ports = vec![port("s", 9000)];
+            g.networks = vec![Network { reserved_ports, dynamic_ports: vec![port("d", 0)], ..Network::default() }];
+        }
+        3 => g.constraints.push(Constraint {
+            operator: "distinct_hosts".into(),
+            right: "true".into(),
+            ..Constraint::default()
+        }),
+        4 => j.datacenters = vec!["dc1".to_owned()],
+        _ => g.tasks[0].driver = "far".to_owned(),
+    }
+    j
+}
+
+proptest! {
+    #![proptest_config(crate::world::cases(200))]
+
+    /// What a worker remembers of evaluations before, of the same job and of others, changes no decision: the world
+    /// makes each with and without a memory and compares them.
+    #[test]
+    fn a_memory_changes_no_decision_of_many_jobs(
+        steps in prop::collection::vec((0..12_u8, 0..8_u8, 0..6_u8, 0..9_u8), 1..60),
+        seed in any::<u64>(),
+    ) {
+        let mut w = World::new(
+            "n0 cpu=3000\nn1 dc=dc2\nn2 driver=far:a:1-3:900:900\nn3 class=x driver=far:a:1-3:900:900\nn4 mem=900\nn5",
+        );
+        w.seed = seed;
+        for (what, job, shape, n) in steps {
+            let name = format!("job-{job}");
+            match what {
+                // A node goes, comes back, or is another.
+                0 => w.down(&format!("n{}", n % 6)),
+                1 => w.node(&format!("n{} cpu={}", n % 6, 1000 + 500 * u32::from(n))),
+                2 | 3 => {
+                    let live = w.state.allocs_by_job(&model::JobKey::new("default", name.as_str()));
+                    let live: Vec<_> = live.filter(|a| !a.terminal()).map(|a| a.id).collect();
+                    if let Some(id) = live.get(usize::from(n) % live.len().max(1)) {
+                        w.report(*id, ClientStatus::Complete, None);
+                    }
+                }
+                _ => drop(w.submit_as(&one_of_six(&name, shape, n))),
+            }
+            w.seed = w.seed.wrapping_add(1);
+        }
+    }
+}

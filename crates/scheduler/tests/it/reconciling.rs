@@ -4,6 +4,7 @@ use model::{
     ClientStatus, DeploymentStatus, DesiredStatus, GoDuration, alloc::DesiredTransition, eval::Trigger,
     policy::Reschedule,
 };
+use scheduler::Memory;
 use state::Change;
 
 use crate::world::{S, World, batch, changed, key, node_id, rolling, service};
@@ -505,7 +506,8 @@ fn a_count_that_nobody_can_hold_costs_nothing() {
     w.register(&job);
     let within = |w: &mut World| {
         let eval = w.eval();
-        let d = scheduler::schedule_within(&w.state, &eval, w.now, w.seed, most(30)).expect("a service");
+        let d = scheduler::schedule_within(&w.state, &eval, w.now, w.seed, most(30), &mut Memory::default())
+            .expect("a service");
         w.apply(vec![Change::ApplyPlan(Box::new(d.plan.clone()))]);
         d
     };
@@ -531,7 +533,8 @@ fn canaries_beyond_what_a_job_may_have_are_not_made() {
     job.task_groups[0].tasks[0].user = "u".into();
     w.register(&job);
     let eval = w.eval();
-    let d = scheduler::schedule_within(&w.state, &eval, w.now, w.seed, most(5)).expect("a service");
+    let d =
+        scheduler::schedule_within(&w.state, &eval, w.now, w.seed, most(5), &mut Memory::default()).expect("a service");
     let placed: usize = d.plan.placements.values().map(Vec::len).sum();
     assert_eq!((placed, d.annotations["g"].canary), (3, 3));
 }

@@ -31,6 +31,7 @@ pub(crate) struct World {
     pub(crate) now: i64,
     pub(crate) seed: u64,
     evals: u64,
+    memory: scheduler::Memory,
 }
 
 pub(crate) fn id_of(name: &str) -> uuid::Uuid {
@@ -199,7 +200,8 @@ pub(crate) fn key() -> JobKey {
 
 impl World {
     pub(crate) fn new(nodes: &str) -> Self {
-        let mut w = Self { state: State::new(), now: 1_000_000 * S, seed: 7, evals: 0 };
+        let mut w =
+            Self { state: State::new(), now: 1_000_000 * S, seed: 7, evals: 0, memory: scheduler::Memory::default() };
         for line in nodes.lines().map(str::trim).filter(|l| !l.is_empty()) {
             w.node(line);
         }
@@ -269,6 +271,10 @@ impl World {
 
     pub(crate) fn run_eval(&mut self, eval: &Evaluation) -> Decision {
         let decision = scheduler::schedule(&self.state, eval, self.now, self.seed).expect("a kind that is supported");
+        let bounds = scheduler::Bounds::default();
+        let remembering = scheduler::schedule_within(&self.state, eval, self.now, self.seed, bounds, &mut self.memory);
+        let remembering = remembering.expect("a kind that is supported");
+        assert_eq!(format!("{remembering:#?}"), format!("{decision:#?}"), "a memory changes no decision");
         let verified = scheduler::verify_plan(&self.state, &decision.plan);
         assert!(verified.refused.is_empty(), "a plan made on the newest state fits it: {:?}", verified.refused);
         let mut evals = decision.new_evals.clone();

@@ -150,7 +150,7 @@ impl GroupPlacer<'_, '_> {
     fn look_for_room(&mut self) {
         if self.rooms.order.is_empty() {
             let mut order: Vec<usize> = (0..self.ranking.candidates.len()).collect();
-            order.sort_unstable_by_key(|i| Reverse(self.ranking.candidates[*i].tie));
+            order.sort_unstable_by_key(|i| Reverse(self.ranking.tie(*i)));
             self.rooms.order = order;
         }
         let mut found = std::mem::take(&mut self.rooms.found);
@@ -168,7 +168,7 @@ impl GroupPlacer<'_, '_> {
 
     /// What is known of a candidate, or found out.
     fn made(&mut self, i: usize) -> Option<&Made> {
-        if self.ranking.candidates[i].standing != Standing::Exhausted {
+        if !matches!(self.ranking.candidates[i].standing, Standing::Exhausted(_)) {
             return None;
         }
         if matches!(self.rooms.known[i], Known::Nothing) {
@@ -187,7 +187,7 @@ impl GroupPlacer<'_, '_> {
             if self.buckets.is_full(c.bucket) {
                 continue;
             }
-            let (tie, boost, node) = (c.tie, self.buckets.boost(c.bucket), self.node(c.slot));
+            let (tie, boost, node) = (self.ranking.tie(i), self.buckets.boost(c.bucket), self.node(c.slot));
             if !needs.iter().all(|need| need.met_by(node).is_ok()) {
                 continue;
             }
@@ -296,7 +296,12 @@ impl GroupPlacer<'_, '_> {
             return account.clone();
         }
         let mut m = self.base.clone();
+        // What is lacking while they are still there is why they leave.
+        self.put_back(made);
         self.explain(&mut m, &[], false);
+        for alloc in &made.leaving {
+            self.overlay.remove(alloc);
+        }
         let c = &self.ranking.candidates[i];
         let boost = self.buckets.boost(c.bucket);
         let mut scores = self.score(i, mean(made.sum, made.parts, boost), &[]);
