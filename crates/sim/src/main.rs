@@ -3,6 +3,8 @@
 
 use std::{
     process::{Command, ExitCode},
+    sync::{Mutex, PoisonError},
+    thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -64,17 +66,65 @@ fn main() -> ExitCode {
     let known = if options.seed.is_some() || options.two { Vec::new() } else { sim::regressions() };
     println!("simulate: {} regressions, then seeds from {first}", known.len());
     let begun = Instant::now();
-    let (mut played, mut simulated, mut faults, mut events) = (0_u64, 0, 0, 0);
     let seeds = known.iter().copied().chain((0..hours).map(|n| first.wrapping_add(n)));
-    for (n, seed) in seeds.enumerate() {
-        if n >= known.len().max(1) && begun.elapsed() > Duration::from_secs(options.seconds) {
-            break;
+    let queue = Mutex::new(seeds.enumerate());
+    let sum = Mutex::new(Sum::default());
+    // The next seed, unless the time is over or something failed.
+    let next = || {
+        let late = begun.elapsed() > Duration::from_secs(options.seconds);
+        let (n, seed) = lock(&queue).next()?;
+        let ends = lock(&sum).failed || (late && n >= known.len().max(1));
+        (!ends).then_some(seed)
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(seed) = next() {
+                    let outcome = again(seed, &options);
+                    lock(&sum).add(seed, outcome, &options);
+                }
+            });
         }
-        let (held, text) = match again(seed, &options) {
+    });
+    let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if sum.failed {
+        return ExitCode::FAILURE;
+    }
+    println!(
+        "simulate: {} hours with {} faults and {} events, {:.1} h of virtual time in {:.0} s: all that must hold held",
+        sum.played,
+        sum.faults,
+        sum.events,
+        sum.seconds as f64 / 3600.0,
+        begun.elapsed().as_secs_f64()
+    );
+    ExitCode::SUCCESS
+}
+
+fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What has been played.
+#[derive(Default)]
+struct Sum {
+    played: u64,
+    /// Of virtual time.
+    seconds: u64,
+    faults: usize,
+    events: usize,
+    failed: bool,
+}
+
+impl Sum {
+    /// Tells how an hour went, if a person would want to know, and counts it.
+    fn add(&mut self, seed: u64, outcome: std::io::Result<(bool, String)>, options: &Options) {
+        let (held, text) = match outcome {
             Ok(told) => told,
             Err(error) => {
                 println!("seed {seed} could not be played: {error}");
-                return ExitCode::FAILURE;
+                self.failed = true;
+                return;
             }
         };
         if !held || options.seed.is_some() {
@@ -82,19 +132,13 @@ fn main() -> ExitCode {
         }
         let Some(seconds) = virtual_time(&text).filter(|_| held) else {
             println!("seed {seed} did not end as it must");
-            return ExitCode::FAILURE;
+            self.failed = true;
+            return;
         };
-        let (more_faults, more_events) = Plan::with(seed, options.two).counts();
-        (played, simulated) = (played + 1, simulated + seconds);
-        (faults, events) = (faults + more_faults, events + more_events);
+        let (faults, events) = Plan::with(seed, options.two).counts();
+        (self.played, self.seconds) = (self.played + 1, self.seconds + seconds);
+        (self.faults, self.events) = (self.faults + faults, self.events + events);
     }
-    println!(
-        "simulate: {played} hours with {faults} faults and {events} events, {:.1} h of virtual time in {:.0} s: all \
-         that must hold held",
-        simulated as f64 / 3600.0,
-        begun.elapsed().as_secs_f64()
-    );
-    ExitCode::SUCCESS
 }
 
 /// Plays one seed in this process and tells how it went.
