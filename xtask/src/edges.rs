@@ -18,6 +18,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("oidc-fake", &[]),
     ("executor", &["cgroup", "executor-proto", "undumpable"]),
     ("executor-client", &["cgroup", "executor", "executor-proto", "open-files"]),
+    ("allocator", &[]),
     ("heap", &[]),
     ("open-files", &[]),
     ("undumpable", &[]),
@@ -162,6 +163,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
+            "allocator",
             "api",
             "artifact",
             "client",

@@ -132,6 +132,9 @@ enum Command {
     Volume(commands::volume::Command),
 }
 
+#[global_allocator]
+static ALLOCATOR: allocator::Allocator = allocator::Allocator::of_command("agent");
+
 fn main() -> ExitCode {
     // Before the first thread.
     heap::prepare();

@@ -2,8 +2,9 @@
 //! over a connection of its own, renews its lease when the server wants that, and reports each allocation as running
 //! as soon as it is told of it. It starts no task, and remembers no allocation: its memory depends on the nodes only.
 //!
-//! Lines of its input are orders. `stats` is answered with a line of JSON ([`Stats`]). `lose N` ends N sessions without
-//! a word, and these nodes stay away; the answer is a JSON list of their ids. It ends with its input.
+//! Lines of its input are orders. `stats` is answered with a line of JSON ([`Stats`]), `choose N` with a JSON list of
+//! the ids of N nodes. `lose` ends the sessions of the chosen nodes without a word, and they stay away; the answer is
+//! their number. It ends with its input.
 
 #![allow(clippy::print_stdout, reason = "the answers are what this program prints")]
 
@@ -113,17 +114,21 @@ async fn main() -> Result<(), Failure> {
         let run = node::run(server.clone(), node, seen.clone(), greetings.clone());
         sessions.push((id, tokio::spawn(run).abort_handle()));
     }
+    let mut chosen = Vec::new();
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await? {
         match line.split_once(' ') {
             None if line == "stats" => println!("{}", serde_json::to_string(&seen.stats())?),
-            Some(("lose", many)) => {
+            Some(("choose", many)) => {
                 // From everywhere among them: servers fill some nodes before others.
                 let many = many.parse::<usize>()?.min(sessions.len());
-                let lost: Vec<_> = (0..many).map(|n| sessions.swap_remove(n * sessions.len() / many)).collect();
-                lost.iter().for_each(|(_, session)| session.abort());
-                let ids: Vec<String> = lost.iter().map(|(id, _)| id.to_string()).collect();
+                chosen.extend((0..many).map(|n| sessions.swap_remove(n * sessions.len() / many)));
+                let ids: Vec<String> = chosen.iter().map(|(id, _)| id.to_string()).collect();
                 println!("{}", serde_json::to_string(&ids)?);
+            }
+            None if line == "lose" => {
+                chosen.iter().for_each(|(_, session)| session.abort());
+                println!("{}", std::mem::take(&mut chosen).len());
             }
             _ => return Err(format!("no such order: {line}").into()),
         }

@@ -98,10 +98,16 @@ impl Nodes {
         }
     }
 
-    /// Loses so many of them without a word; their ids.
-    pub(crate) fn lose(&mut self, many: usize) -> Result<Vec<String>> {
-        let ids = self.ask(&format!("lose {many}"))?;
-        self.many -= many as u64;
+    /// Chooses so many of them, to be lost; their ids.
+    pub(crate) fn choose(&mut self, many: usize) -> Result<Vec<String>> {
+        let ids = self.ask(&format!("choose {many}"))?;
         Ok(ids.as_array().into_iter().flatten().filter_map(|id| id.as_str().map(str::to_owned)).collect())
+    }
+
+    /// Loses the chosen ones without a word.
+    pub(crate) fn lose(&mut self) -> Result<()> {
+        let lost = self.ask("lose")?;
+        self.many -= lost.as_u64().context("the fleet does not tell how many are lost")?;
+        Ok(())
     }
 }

@@ -16,7 +16,10 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{bench::agent::CONNECTIONS, interop::cluster::Agent};
+use crate::interop::cluster::Agent;
+
+/// Connections over which jobs come: enough that the server always has something to do.
+const CONNECTIONS: usize = 16;
 
 /// Requests over a connection that is kept.
 pub(super) struct Api {
@@ -64,7 +67,7 @@ impl Api {
     }
 }
 
-/// Does something for each number, over a few connections.
+/// Does something for each number, over [`CONNECTIONS`].
 pub(super) fn each(server: &Agent, many: usize, act: impl Fn(&Api, usize) -> Result<()> + Sync) -> Result<()> {
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {

@@ -286,13 +286,15 @@ fn idle(server: &Agent, figures: &mut Figures) {
 
 /// Many clients list all allocations at once: no lease is late for them.
 fn readers(server: &Agent, fleet: &mut Nodes, figures: &mut Figures) -> Result<()> {
-    let before = fleet.stats()?;
+    let (before, resident) = (fleet.stats()?, settled_kib(server));
     let read = clients::list_everything(server, "/v1/allocations", READERS, READING)?;
     let after = fleet.stats()?;
     figures.tell(&format!("{READERS} clients list all allocations: read"), f(read) / f(1 << 20), "MiB");
     figures.at_most("  slowest answer to a heartbeat meanwhile", f(after.slowest_ms), 1000.0, "ms");
     figures.at_most("  leases that were late", f(after.lapses - before.lapses), 0.0, "");
     figures.at_most("  sessions that broke", f(after.broken - before.broken), 0.0, "");
+    let left = settled_kib(server).saturating_sub(resident);
+    figures.tell("  memory of the server that it has left", f(left) / 1024.0, "MiB");
     if after.broken > before.broken {
         eprintln!("xtask: the last session that broke: {}", after.why);
     }
@@ -325,11 +327,14 @@ fn churn(server: &Agent, api: &Api, size: Size, soak: Duration, figures: &mut Fi
 /// Nodes lost at once: from when the first counts as down until everything runs elsewhere.
 fn loss(api: &Api, fleet: &mut Nodes, size: Size, figures: &mut Figures) -> Result<()> {
     let stored = fleet.quiet()?;
-    let lost = fleet.lose(size.lost())?;
+    let lost = fleet.choose(size.lost())?;
+    // Before they are lost: the server is busy afterwards.
     let allocs = lost.iter().map(|id| api.count_live_of_node(id)).sum::<Result<u64>>()?;
-    let first = lost.first().context("no node to lose")?;
+    fleet.lose()?;
     until("the first node that counts as down", BOUND, || {
-        Ok((api.get(&format!("/v1/node/{first}"))?["Status"] == "down").then_some(()))
+        thread::sleep(Duration::from_millis(50));
+        let down = api.get("/v1/nodes?per_page=1&filter=Status%20%3D%3D%20%22down%22")?;
+        Ok((!down.as_array().is_none_or(Vec::is_empty)).then_some(()))
     })?;
     let begun = Instant::now();
     until("all that was lost running elsewhere", BOUND, || {
