@@ -789,6 +789,9 @@ fn far_job(id: &str, ask: Ask) -> Job {
         min_healthy_time: Some(GoDuration::from_secs(2)),
         health_check: Some("task_states".to_owned()),
         max_parallel: Some(2),
+        // Longer than any trouble: an update that has failed leaves the rest as it was, and is not what is asked for.
+        healthy_deadline: Some(GoDuration::from_secs(2 * 3600)),
+        progress_deadline: Some(GoDuration::from_secs(4 * 3600)),
         ..Update::default()
     };
     let restart = model::Restart {

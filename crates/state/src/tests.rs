@@ -306,8 +306,12 @@ fn plan(
         job_create_index: job.create_index,
         ..Deployment::default()
     });
-    // A deployment never changes its job, nor an allocation its job and node.
-    let deployment = deployment.filter(|d| state.deployment(d.id).is_none_or(|o| o.job_id == d.job_id));
+    // A deployment never changes its job, nor an allocation its job and node. A new one never has the id of one that is
+    // gone, which allocations may still name.
+    let deployment = deployment.filter(|d| match state.deployment(d.id) {
+        Some(known) => known.job_id == d.job_id,
+        None => state.allocs_by_deployment(d.id).next().is_none(),
+    });
     let common = Arc::new(AllocatedResources {
         tasks: model::Map::from([(Arc::from("t"), AllocatedTask::default())]),
         ..AllocatedResources::default()
