@@ -1,11 +1,11 @@
 //! The allocator of a program whose processes are of two kinds: agents, and many small ones.
 //!
 //! A server allocates on many threads what others free, in a heap of gigabytes. With glibc's allocator its threads wait
-//! for each other and search long lists of free pieces: it places a third less each second than with mimalloc. A plugin
+//! for each other and search long lists of free pieces: it places a fifth less each second than with mimalloc. A plugin
 //! or a command does little, so what each process of it costs counts: with glibc's allocator that is less. All of these
 //! are one program, so each process chooses when it allocates for the first time, by its command, and keeps to that: no
-//! piece ever meets the other allocator. mimalloc can not be asked which pieces are its own. It does not know those
-//! that the system has put above 48 TiB.
+//! piece ever meets the other allocator. mimalloc cannot be asked which pieces are its own: it does not know those that
+//! the system has put above 48 TiB.
 //!
 //! mimalloc is built to ask for no huge pages (`no_thp`): an idle server would have 30 MiB more resident, and one with
 //! 100,000 allocations places no more each second. Its setting for that would also hold for all that the process
